@@ -1,0 +1,107 @@
+use super::*;
+
+const MINIMAL: &str = "
+version: 1
+generation: 3
+pool: shop
+servers: [{name: a, host: 127.0.0.1}]
+auth: {type: UserList, users: [{name: app, password: secret}]}
+";
+
+fn reasons(document: &str) -> Vec<String> {
+    ProxyConfig::parse(document.as_bytes()).unwrap_err().reasons
+}
+
+#[test]
+fn a_minimal_document_has_the_documented_defaults() {
+    let config = ProxyConfig::parse(MINIMAL.as_bytes()).unwrap();
+    assert_eq!(config.stage, Stage::PoolingOnly);
+    assert_eq!(config.servers[0].port, 5432);
+    assert_eq!(config.pooling, PoolingConfig::default());
+    assert_eq!(config.process, ProcessConfig::default());
+    assert_eq!(config.drain_timeout, DurationText::from_secs(60));
+}
+
+#[test]
+fn the_hash_depends_on_the_content_and_not_on_the_layout() {
+    let config = ProxyConfig::parse(MINIMAL.as_bytes()).unwrap();
+    let reread = ProxyConfig::parse(&config.canonical_bytes()).unwrap();
+    assert_eq!(reread, config);
+    assert_eq!(reread.hash(), config.hash());
+    let other = ProxyConfig::parse(MINIMAL.replace("127.0.0.1", "127.0.0.2").as_bytes()).unwrap();
+    assert_ne!(other.hash(), config.hash());
+}
+
+#[test]
+fn the_golden_document_keeps_its_hash() {
+    // A change here means that operators and proxies of two versions disagree about a document's identity.
+    let config = ProxyConfig::parse(include_bytes!("../../testdata/full.yaml")).unwrap();
+    let golden = include_str!("../../testdata/full.sha256").trim();
+    assert_eq!(config.hash().as_str(), golden);
+    assert_eq!(config.hash().short(), &golden[..8]);
+}
+
+#[test]
+fn every_reason_is_given_at_once() {
+    let reasons = reasons(
+        "
+version: 2
+generation: 3
+pool: shop
+servers: [{name: A, host: x}, {name: b, host: X}, {name: b, host: y, port: 0, weight: 1001}]
+auth: {type: UserList, users: []}
+pooling: {maxServerConnections: 0, checkoutTimeout: 0s, parameters: {'a b': x, options: y}}
+",
+    );
+    for needle in [
+        "version: 2",
+        "servers[0].name",
+        "servers[1]: X:5432 is there twice",
+        "\"b\" is there twice",
+        "servers[2].port",
+        "servers[2].weight",
+        "auth.users: 0 given",
+        "pooling.maxServerConnections",
+        "pooling.checkoutTimeout",
+        "\"a b\" is not the name of a setting",
+        "options is not a setting",
+    ] {
+        assert!(reasons.iter().any(|r| r.contains(needle)), "{needle} is not among {reasons:#?}");
+    }
+}
+
+#[test]
+fn an_unknown_field_is_refused_with_its_name_and_generation() {
+    let error = ProxyConfig::parse(format!("{MINIMAL}colour: red\n").as_bytes()).unwrap_err();
+    assert!(error.reasons[0].contains("colour"), "{error}");
+    assert_eq!(error.generation, Some(Generation(3)));
+}
+
+#[test]
+fn passthrough_needs_a_probe_user() {
+    let document =
+        MINIMAL.replace("{type: UserList, users: [{name: app, password: secret}]}", "{type: Passthrough}");
+    assert!(reasons(&document)[0].starts_with("probe.user"));
+    let with_probe = format!("{document}probe: {{user: {{name: m, passwordFile: /p}}}}\n");
+    assert!(ProxyConfig::parse(with_probe.as_bytes()).is_ok());
+}
+
+#[test]
+fn a_user_needs_one_name_and_one_password() {
+    let document = MINIMAL.replace("name: app, password: secret", "name: app, nameFile: /n");
+    let reasons = reasons(&document);
+    assert!(reasons.iter().any(|r| r.contains("either name or nameFile")));
+    assert!(reasons.iter().any(|r| r.contains("either password or passwordFile")));
+}
+
+#[test]
+fn a_debug_print_shows_no_password() {
+    let config = ProxyConfig::parse(MINIMAL.as_bytes()).unwrap();
+    assert!(!format!("{config:?}").contains("secret"));
+}
+
+#[test]
+fn an_oversized_document_is_refused_unread() {
+    let document = vec![b' '; DOCUMENT_BYTES_MAX + 1];
+    assert!(ProxyConfig::parse(&document).unwrap_err().reasons[0].contains("bytes"));
+}

@@ -1,0 +1,10 @@
+//! What crosses between the operator and the proxy, as plain data.
+//!
+//! The operator writes a [`config::ProxyConfig`] and reads a [`report::ProxyReport`]; the proxy does the opposite.
+//! Nothing here does I/O or knows Kubernetes.
+#![warn(missing_docs)]
+
+pub mod config;
+pub mod duration;
+pub mod report;
+pub mod stage;

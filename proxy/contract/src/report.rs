@@ -1,0 +1,197 @@
+//! What a proxy says of itself: the config it runs, its servers, its load.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConfigHash, Generation};
+use crate::stage::Stage;
+
+/// The header of `PUT /config` that carries the writer's lease epoch, a decimal number that only grows.
+pub const EPOCH_HEADER: &str = "x-pgrouting-epoch";
+
+/// The answer to `PUT /config`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigAnswer {
+    /// What became of the document.
+    pub outcome: ConfigOutcome,
+    /// The generation that runs now.
+    pub generation: Generation,
+    /// The hash of the document that runs now.
+    pub hash: ConfigHash,
+    /// Why the document was refused; empty otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+/// What became of a document that was offered to a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConfigOutcome {
+    /// It runs now (HTTP 200).
+    Applied,
+    /// It ran already (HTTP 200).
+    Unchanged,
+    /// A later generation runs, or a later leader has spoken (HTTP 409).
+    Stale,
+    /// It is not valid; the one before runs on (HTTP 422).
+    Refused,
+}
+
+/// The answer to `GET /report`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyReport {
+    /// The version of the proxy's binary.
+    pub proxy_version: String,
+    /// Whether it serves.
+    pub state: ProxyState,
+    /// The document that it runs.
+    pub config: ConfigReport,
+    /// One entry a server of the document, in the document's order.
+    pub servers: Vec<ServerReport>,
+    /// Whether logins with the configured credentials work, one entry a credential.
+    pub credentials: Vec<CredentialReport>,
+    /// The clients' side.
+    pub clients: ClientReport,
+    /// Counters since the process started.
+    pub totals: Totals,
+}
+
+/// Whether a proxy serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyState {
+    /// No primary has been reached yet.
+    Starting,
+    /// Clients are served.
+    Serving,
+    /// It has been told to stop; clients leave at their transaction boundaries.
+    Draining,
+}
+
+/// The document that a proxy runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigReport {
+    /// Its generation.
+    pub generation: Generation,
+    /// Its hash.
+    pub hash: ConfigHash,
+    /// Its stage.
+    pub stage: Stage,
+    /// The last document that was refused since the running one was taken, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedConfig>,
+}
+
+/// A document that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedConfig {
+    /// Its generation, when it could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Generation>,
+    /// Why it was refused.
+    pub reasons: Vec<String>,
+}
+
+/// What a proxy's monitor knows of one server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerReport {
+    /// The name in the document.
+    pub name: String,
+    /// `host:port`.
+    pub address: String,
+    /// What it is.
+    pub role: Role,
+    /// Whether it answers.
+    pub health: Health,
+    /// Why it is not `Up`, for a person; empty when it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// The timeline that it is on, once known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<u32>,
+    /// The identity of its database cluster, once known, as decimal text (it has 64 bits).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_identifier: Option<String>,
+    /// Server connections that a client holds now.
+    pub connections_active: u32,
+    /// Server connections that wait for a client.
+    pub connections_idle: u32,
+    /// The most server connections that this proxy may hold to it.
+    pub connections_max: u32,
+}
+
+/// What a server is in its replication set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// It takes writes.
+    Primary,
+    /// It is in recovery and follows a primary.
+    Replica,
+    /// Nobody could ask it yet.
+    Unknown,
+}
+
+/// Whether a server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Health {
+    /// The last probe was answered.
+    Up,
+    /// Probes fail.
+    Down,
+    /// Not probed yet.
+    Unknown,
+}
+
+/// Whether a configured credential works.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CredentialReport {
+    /// The user, or the file that should name it.
+    pub user: String,
+    /// What was seen of it.
+    pub state: CredentialState,
+    /// What is wrong, for a person; empty when nothing is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// What was seen of a credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CredentialState {
+    /// A server accepted it.
+    Valid,
+    /// A server refused it.
+    Rejected,
+    /// Its file is missing or empty.
+    Missing,
+    /// It has not been used yet.
+    Unused,
+}
+
+/// The clients' side, now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientReport {
+    /// Clients that have logged in and have not left.
+    pub connected: u64,
+    /// Those that hold a server connection.
+    pub active: u64,
+    /// Those that wait for one.
+    pub waiting: u64,
+}
+
+/// Counters since the process started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Totals {
+    /// Transactions that ended, committed or not.
+    pub transactions: u64,
+    /// Requests (Query, or a batch to Sync) that were answered.
+    pub queries: u64,
+    /// Errors that servers answered and that were passed on.
+    pub server_errors: u64,
+    /// Errors that the proxy made itself.
+    pub proxy_errors: u64,
+}
