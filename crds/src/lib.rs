@@ -1,1 +1,7 @@
-//! Placeholder until the first module lands.
+//! The Kubernetes API of PgRoutingPool: its types, and the definition made from them.
+#![warn(missing_docs)]
+
+pub mod definition;
+pub mod duration;
+pub mod spec;
+pub mod status;

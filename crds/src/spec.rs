@@ -1,0 +1,543 @@
+//! What a user writes: the spec of a PgRoutingPool.
+//!
+//! A field or a value is here only once the operator acts on it. Unions are a `type` with one member for each value
+//! that needs one. Every default that stands here is part of the API for ever: the API server fills it in on reading,
+//! so an image or a behaviour that may change is never given one.
+
+#![expect(unreachable_pub, reason = "KubeSchema repeats each struct inside a function")]
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use crate::duration::PoolDuration;
+use crate::status::PgRoutingPoolStatus;
+
+/// A fleet of PostgreSQL routing proxies in front of one primary and its replicas.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[kube(
+    group = "pgrouting.dev",
+    version = "v1alpha1",
+    kind = "PgRoutingPool",
+    plural = "pgroutingpools",
+    singular = "pgroutingpool",
+    shortname = "pgrp",
+    category = "all",
+    category = "postgres",
+    namespaced,
+    status = "PgRoutingPoolStatus",
+    derive = "PartialEq",
+    doc = "A fleet of PostgreSQL routing proxies in front of one primary and its replicas.",
+    validation = Rule::new("size(self.metadata.name) <= 46").message("name must be at most 46 characters: Services are named <name>-primary and so on"),
+    selectable = ".spec.rollout.stage",
+    selectable = ".status.rollout.stage",
+    scale(
+        spec_replicas_path = ".spec.proxy.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Stage", type_ = "string", json_path = ".status.rollout.stage"),
+    printcolumn(name = "Target", type_ = "string", json_path = ".spec.rollout.stage"),
+    printcolumn(name = "Proxies", type_ = "string", json_path = ".status.proxies.summary"),
+    printcolumn(name = "Primary", type_ = "string", json_path = ".status.backends.primary"),
+    printcolumn(name = "Replicas", type_ = "string", json_path = ".status.backends.replicasSummary"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Config", type_ = "string", priority = 1, json_path = ".status.config.shortHash"),
+    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PgRoutingPoolSpec {
+    /// The PostgreSQL servers.
+    pub backends: Backends,
+    /// Who may log in, and how the proxies log in to the servers for them.
+    #[serde(default)]
+    pub auth: Auth,
+    /// How connections are shared.
+    #[serde(default)]
+    pub pooling: Pooling,
+    /// The proxies' pods.
+    #[serde(default)]
+    pub proxy: Proxy,
+    /// The Services that clients connect to.
+    #[serde(default)]
+    pub service: PoolService,
+    /// How far the pool may go.
+    #[serde(default)]
+    pub rollout: Rollout,
+}
+
+/// The PostgreSQL servers. Which of them is the primary is found out by asking them.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[x_kube(validation = Rule::new(
+    "(self.type == 'Static') == has(self.static) && (self.type == 'Services') == has(self.services)"
+).message("set exactly the member that type names"))]
+#[serde(rename_all = "camelCase")]
+pub struct Backends {
+    /// Where the list of servers comes from.
+    #[serde(rename = "type")]
+    pub kind: BackendsType,
+    /// The servers themselves; with type Static.
+    #[serde(rename = "static", default, skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<StaticBackends>,
+    /// Services whose endpoints are the servers; with type Services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub services: Option<ServiceBackends>,
+    /// How the proxies ask the servers for role and health.
+    #[serde(default)]
+    pub probe: Probe,
+}
+
+/// Where the list of servers comes from.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendsType {
+    /// It is written in the spec.
+    Static,
+    /// It is the endpoints of Services.
+    Services,
+}
+
+/// Servers written in the spec.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct StaticBackends {
+    /// 1 to 32 servers, each name once.
+    #[schemars(length(min = 1, max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub servers: Vec<Server>,
+}
+
+/// One PostgreSQL server.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Server {
+    /// Its name in status, metrics and logs.
+    #[schemars(length(max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Its host name or address.
+    #[schemars(length(min = 1, max = 253))]
+    pub host: String,
+    /// Its port.
+    #[serde(default = "default_port")]
+    #[schemars(with = "i32", range(min = 1, max = 65535))]
+    pub port: u16,
+    /// Its share of reads among the replicas; 0 takes none.
+    #[serde(default = "default_weight")]
+    #[schemars(with = "i32", range(min = 0, max = 1000))]
+    pub weight: u32,
+    /// Its zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub zone: Option<String>,
+}
+
+/// Services whose endpoints are the servers.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceBackends {
+    /// The Service of the primary.
+    pub primary: BackendService,
+    /// The Service of the replicas; it may have the primary among its endpoints too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<BackendService>,
+}
+
+/// A Service in the pool's namespace.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendService {
+    /// Its name.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// The Service's port that is PostgreSQL.
+    #[serde(default = "default_port")]
+    #[schemars(with = "i32", range(min = 1, max = 65535))]
+    pub port: u16,
+}
+
+/// How the proxies ask the servers for role and health, on connections of their own.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Probe {
+    /// The database that they connect to.
+    #[serde(default = "default_database")]
+    #[schemars(length(max = 63))]
+    pub database: String,
+    /// Who they log in as; the first of auth.users when absent. With auth type Passthrough it is needed, and the role
+    /// must be allowed to read pg_catalog.pg_authid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_secret: Option<CredentialsSecret>,
+    /// The longest wait for an answer.
+    #[serde(default = "default_probe_timeout")]
+    pub timeout: PoolDuration,
+}
+
+/// A Secret in the pool's namespace with a user name and a password.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CredentialsSecret {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The key of the user name.
+    #[serde(default = "default_username_key")]
+    #[schemars(length(max = 253))]
+    pub username_key: String,
+    /// The key of the password.
+    #[serde(default = "default_password_key")]
+    #[schemars(length(max = 253))]
+    pub password_key: String,
+}
+
+/// Who may log in.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[x_kube(validation = Rule::new("self.type != 'UserList' || has(self.users)").message("auth type UserList needs auth.users"))]
+#[serde(rename_all = "camelCase")]
+pub struct Auth {
+    /// How a client is checked.
+    #[serde(rename = "type", default)]
+    pub kind: AuthType,
+    /// The users, 1 to 128; with type UserList. One Secret may hold several, under different keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into(), "usernameKey".into(), "passwordKey".into()]))]
+    pub users: Option<Vec<CredentialsSecret>>,
+}
+
+/// How a client is checked.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AuthType {
+    /// Against the primary: every role that can log in there. The proxies never see a password.
+    #[default]
+    Passthrough,
+    /// Against a list of Secrets.
+    UserList,
+}
+
+/// How connections are shared.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Pooling {
+    /// When a server connection goes back to the pool.
+    #[serde(default)]
+    pub mode: PoolMode,
+    /// The most connections to each server, over the whole fleet; it is divided by the number of proxies.
+    #[serde(default = "default_max_server_connections")]
+    #[schemars(with = "i32", range(min = 1, max = 10_000))]
+    pub max_server_connections: u32,
+    /// The most clients of each proxy.
+    #[serde(default = "default_max_client_connections")]
+    #[schemars(with = "i32", range(min = 1, max = 1_000_000))]
+    pub max_client_connections_per_proxy: u32,
+    /// The longest wait for a server connection.
+    #[serde(default = "default_checkout_timeout")]
+    pub checkout_timeout: PoolDuration,
+    /// A server connection that has been idle for longer is closed.
+    #[serde(default = "default_server_idle_timeout")]
+    pub server_idle_timeout: PoolDuration,
+    /// PostgreSQL settings that every server connection starts with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "settings_schema")]
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// When a server connection goes back to the pool.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoolMode {
+    /// When the transaction ends.
+    #[default]
+    Transaction,
+    /// When the client leaves.
+    Session,
+}
+
+/// The proxies' pods.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Proxy {
+    /// How many there are; leave it out when an autoscaler owns it.
+    #[serde(default = "default_replicas")]
+    #[schemars(range(min = 0, max = 200))]
+    pub replicas: i32,
+    /// Their image; the operator's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub image: Option<String>,
+    /// When the image is pulled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<ImagePullPolicy>,
+    /// Secrets for the registry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 253)))]
+    pub image_pull_secrets: Vec<String>,
+    /// Requests and limits of the container, as in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "untyped_schema")]
+    pub resources: Option<serde_json::Value>,
+    /// How long clients have to reach a transaction boundary when a pod stops.
+    #[serde(default = "default_drain_timeout")]
+    pub drain_timeout: PoolDuration,
+    /// A partial pod template that is merged under the operator's own fields; the container's name is `proxy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "untyped_schema")]
+    pub pod_template: Option<serde_json::Value>,
+    /// Protection against evictions.
+    #[serde(default)]
+    pub disruption: Disruption,
+    /// The pods' ServiceAccount; absent, one without a token is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub service_account_name: Option<String>,
+}
+
+/// When an image is pulled.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImagePullPolicy {
+    /// At each start.
+    Always,
+    /// When it is not there.
+    IfNotPresent,
+    /// Never.
+    Never,
+}
+
+impl ImagePullPolicy {
+    /// The name as it stands in a pod.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Never => "Never",
+        }
+    }
+}
+
+/// Protection against evictions.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Disruption {
+    /// Whether there is a PodDisruptionBudget.
+    #[serde(default)]
+    pub budget: DisruptionBudget,
+    /// The most pods that may be evicted at once.
+    #[serde(default = "default_max_unavailable")]
+    #[schemars(range(min = 1, max = 100))]
+    pub max_unavailable: i32,
+}
+
+/// Whether there is a PodDisruptionBudget.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DisruptionBudget {
+    /// The operator keeps one.
+    #[default]
+    Managed,
+    /// There is none.
+    None,
+}
+
+/// The Services that clients connect to.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolService {
+    /// Their type.
+    #[serde(rename = "type", default)]
+    pub kind: ServiceType,
+    /// Their port.
+    #[serde(default = "default_port")]
+    #[schemars(with = "i32", range(min = 1, max = 65535))]
+    pub port: u16,
+    /// Their annotations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "annotations_schema")]
+    pub annotations: BTreeMap<String, String>,
+    /// Further Services: `<name>-primary` for Primary, `<name>-readonly` for ReadOnly.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// The type of a Service.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServiceType {
+    /// Reached inside the cluster.
+    #[default]
+    ClusterIP,
+    /// And on a port of each node.
+    NodePort,
+    /// And through a load balancer.
+    LoadBalancer,
+}
+
+impl ServiceType {
+    /// The name as it stands in a Service.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIP => "ClusterIP",
+            Self::NodePort => "NodePort",
+            Self::LoadBalancer => "LoadBalancer",
+        }
+    }
+}
+
+/// A further Service of a pool.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Every statement runs on the primary.
+    Primary,
+    /// Every statement runs on a replica.
+    ReadOnly,
+}
+
+/// How far the pool may go.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Rollout {
+    /// The stage to reach.
+    #[serde(default)]
+    pub stage: Stage,
+}
+
+/// The steps of a rollout.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stage {
+    /// Connections are shared; every statement runs on the primary.
+    #[default]
+    PoolingOnly,
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self { database: default_database(), credentials_secret: None, timeout: default_probe_timeout() }
+    }
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self { kind: AuthType::Passthrough, users: None }
+    }
+}
+
+impl Default for Pooling {
+    fn default() -> Self {
+        Self {
+            mode: PoolMode::Transaction,
+            max_server_connections: default_max_server_connections(),
+            max_client_connections_per_proxy: default_max_client_connections(),
+            checkout_timeout: default_checkout_timeout(),
+            server_idle_timeout: default_server_idle_timeout(),
+            parameters: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for Proxy {
+    fn default() -> Self {
+        Self {
+            replicas: default_replicas(),
+            image: None,
+            image_pull_policy: None,
+            image_pull_secrets: Vec::new(),
+            resources: None,
+            drain_timeout: default_drain_timeout(),
+            pod_template: None,
+            disruption: Disruption::default(),
+            service_account_name: None,
+        }
+    }
+}
+
+impl Default for Disruption {
+    fn default() -> Self {
+        Self { budget: DisruptionBudget::Managed, max_unavailable: default_max_unavailable() }
+    }
+}
+
+impl Default for PoolService {
+    fn default() -> Self {
+        Self {
+            kind: ServiceType::ClusterIP,
+            port: default_port(),
+            annotations: BTreeMap::new(),
+            endpoints: Vec::new(),
+        }
+    }
+}
+
+fn untyped_schema(_: &mut SchemaGenerator) -> Schema {
+    // A typed PodTemplateSpec would make the definition larger than `kubectl apply` can annotate.
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+fn settings_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 64,
+        "additionalProperties": {"type": "string", "maxLength": 1024}
+    })
+}
+
+fn annotations_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 64,
+        "additionalProperties": {"type": "string", "maxLength": 4096}
+    })
+}
+
+const fn default_port() -> u16 {
+    5432
+}
+
+const fn default_weight() -> u32 {
+    100
+}
+
+fn default_database() -> String {
+    "postgres".to_owned()
+}
+
+const fn default_probe_timeout() -> PoolDuration {
+    PoolDuration::from_secs(1)
+}
+
+fn default_username_key() -> String {
+    "username".to_owned()
+}
+
+fn default_password_key() -> String {
+    "password".to_owned()
+}
+
+const fn default_max_server_connections() -> u32 {
+    100
+}
+
+const fn default_max_client_connections() -> u32 {
+    10_000
+}
+
+const fn default_checkout_timeout() -> PoolDuration {
+    PoolDuration::from_secs(5)
+}
+
+const fn default_server_idle_timeout() -> PoolDuration {
+    PoolDuration::from_secs(600)
+}
+
+const fn default_replicas() -> i32 {
+    2
+}
+
+const fn default_drain_timeout() -> PoolDuration {
+    PoolDuration::from_secs(60)
+}
+
+const fn default_max_unavailable() -> i32 {
+    1
+}

@@ -1,0 +1,218 @@
+//! What the operator says of a pool: counts, names, and conditions that a person can act on.
+//!
+//! No figure here changes while nothing happens (no lag, no countdown), or an idle pool would be written for ever.
+
+#![expect(unreachable_pub, reason = "KubeSchema repeats each struct inside a function")]
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::KubeSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Stage;
+
+/// The status of a pool.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct PgRoutingPoolStatus {
+    /// The generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Proxy pods there are.
+    #[serde(default)]
+    pub replicas: i32,
+    /// Proxy pods that are ready.
+    #[serde(default)]
+    pub ready_replicas: i32,
+    /// The label selector of the pods, for autoscalers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// What is true of the pool.
+    #[serde(default)]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<PoolCondition>,
+    /// The config document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigStatus>,
+    /// The proxies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxies: Option<ProxiesStatus>,
+    /// The PostgreSQL servers as the proxies see them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backends: Option<BackendsStatus>,
+    /// How far the pool has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
+}
+
+/// One condition.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolCondition {
+    /// What it is about.
+    #[serde(rename = "type")]
+    #[schemars(length(max = 316))]
+    pub kind: String,
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// The generation of the spec that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Why, in one CamelCase word out of a closed list.
+    #[schemars(length(min = 1, max = 1024))]
+    pub reason: String,
+    /// What, with figures, and the next step.
+    #[schemars(length(max = 32768))]
+    pub message: String,
+    /// When `status` last changed.
+    #[schemars(schema_with = "time_schema")]
+    pub last_transition_time: Time,
+}
+
+/// Whether a condition holds.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ConditionStatus {
+    /// It does.
+    True,
+    /// It does not.
+    False,
+    /// Nobody can tell now.
+    Unknown,
+}
+
+impl ConditionStatus {
+    /// The word as it stands in the condition.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// The config document.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigStatus {
+    /// Its SHA-256.
+    pub hash: String,
+    /// The first eight digits of it.
+    pub short_hash: String,
+    /// Its number.
+    pub generation: i64,
+    /// Pods that run it.
+    pub pods_applied: i32,
+    /// Pods that should.
+    pub pods_total: i32,
+    /// When it was first rendered.
+    #[schemars(schema_with = "time_schema")]
+    pub rendered_at: Time,
+}
+
+/// The proxies.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxiesStatus {
+    /// Ready and wanted, as `4/4`.
+    pub summary: String,
+    /// The image that is asked for.
+    pub image: String,
+    /// Pods that do not run the document, at most ten of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["pod".into()]))]
+    pub out_of_sync: Vec<OutOfSyncPod>,
+}
+
+/// A pod that does not run the document.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct OutOfSyncPod {
+    /// Its name.
+    pub pod: String,
+    /// The hash of the document that it runs, when it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_hash: Option<String>,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, for a person.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// Since when.
+    #[schemars(schema_with = "time_schema")]
+    pub since: Time,
+}
+
+/// The PostgreSQL servers as the proxies see them.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendsStatus {
+    /// Replicas that are up, and replicas there are, as `2/3`.
+    pub replicas_summary: String,
+    /// The server that is the primary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary: Option<String>,
+    /// The timeline of the primary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<i64>,
+    /// All of them.
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub servers: Vec<ServerStatus>,
+}
+
+/// One PostgreSQL server.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerStatus {
+    /// Its name.
+    pub name: String,
+    /// `host:port`.
+    pub address: String,
+    /// What it is.
+    pub role: ServerRole,
+    /// Whether it is in use.
+    pub state: ServerState,
+    /// Why it is not up, for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub reason: Option<String>,
+    /// Since when role and state have been so.
+    #[schemars(schema_with = "time_schema")]
+    pub since: Time,
+}
+
+/// What a server is in its replication set.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ServerRole {
+    /// It takes writes.
+    Primary,
+    /// It follows a primary.
+    Replica,
+    /// The proxies do not know or do not agree.
+    Unknown,
+}
+
+/// Whether a server is in use.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ServerState {
+    /// It answers.
+    Up,
+    /// It does not answer, or nobody has asked it yet.
+    Down,
+}
+
+/// How far the pool has come.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStatus {
+    /// The stage in effect.
+    pub stage: Stage,
+}
+
+fn time_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "format": "date-time"})
+}

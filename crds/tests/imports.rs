@@ -1,0 +1,27 @@
+//! The API types import nothing of ours but each other, downwards.
+
+use std::path::Path;
+
+/// A module and what it may import, in the order of the data's path.
+const MAY_IMPORT: [(&str, &[&str]); 4] = [
+    ("duration", &[]),
+    ("status", &["spec"]),
+    // The derive ties a kind to its status, so these two know each other.
+    ("spec", &["duration", "status"]),
+    ("definition", &["spec"]),
+];
+
+#[test]
+fn imports_follow_the_table() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for (module, allowed) in MAY_IMPORT {
+        let text = std::fs::read_to_string(src.join(format!("{module}.rs"))).unwrap();
+        for line in text.lines().filter(|line| line.trim_start().starts_with("use ")) {
+            assert!(!line.contains("pgrouting_"), "{module}: {line}");
+            if let Some(rest) = line.trim_start().strip_prefix("use crate::") {
+                let target = rest.split("::").next().unwrap();
+                assert!(allowed.contains(&target), "{module} may not import {target}");
+            }
+        }
+    }
+}
