@@ -1,1 +1,6 @@
-//! Placeholder until the first module lands.
+//! The PostgreSQL routing proxy, in the order in which a query passes through it.
+
+pub mod auth;
+pub mod error;
+pub mod transaction;
+pub mod wire;

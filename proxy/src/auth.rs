@@ -1,0 +1,6 @@
+//! Who clients are, and how the proxy logs in to servers for them.
+
+pub mod answer;
+pub mod scram;
+pub mod users;
+pub mod verify;

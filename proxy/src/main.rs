@@ -1,0 +1,2 @@
+//! Starts the proxy.
+fn main() {}

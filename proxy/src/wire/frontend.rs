@@ -1,0 +1,155 @@
+//! Messages that go from a client to a server.
+//!
+//! <https://www.postgresql.org/docs/current/protocol-message-formats.html>, those marked (F).
+
+use crate::wire::codec::{put_cstr, put_message, split_cstr};
+use crate::wire::frame::HEADER_LEN;
+
+/// `Bind`
+pub const BIND: u8 = b'B';
+/// `Close`
+pub const CLOSE: u8 = b'C';
+/// `CopyData`
+pub const COPY_DATA: u8 = b'd';
+/// `CopyDone`
+pub const COPY_DONE: u8 = b'c';
+/// `CopyFail`
+pub const COPY_FAIL: u8 = b'f';
+/// `Describe`
+pub const DESCRIBE: u8 = b'D';
+/// `Execute`
+pub const EXECUTE: u8 = b'E';
+/// `Flush`
+pub const FLUSH: u8 = b'H';
+/// `FunctionCall`
+pub const FUNCTION_CALL: u8 = b'F';
+/// `Parse`
+pub const PARSE: u8 = b'P';
+/// `PasswordMessage`, `SASLInitialResponse`, `SASLResponse`, `GSSResponse`
+pub const PASSWORD: u8 = b'p';
+/// `Query`
+pub const QUERY: u8 = b'Q';
+/// `Sync`
+pub const SYNC: u8 = b'S';
+/// `Terminate`
+pub const TERMINATE: u8 = b'X';
+
+/// A whole `Terminate` message.
+pub const TERMINATE_MESSAGE: [u8; 5] = [TERMINATE, 0, 0, 0, 4];
+
+/// What `Describe` and `Close` name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// A prepared statement.
+    Statement(&'a [u8]),
+    /// A portal.
+    Portal(&'a [u8]),
+}
+
+/// A `Parse` message taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parse<'a> {
+    /// The statement's name; empty for the unnamed one.
+    pub name: &'a [u8],
+    /// Everything after the name: the text, its NUL, the count and the OIDs of parameter types.
+    pub definition: &'a [u8],
+}
+
+/// Reads a whole `Parse`.
+#[must_use]
+pub fn parse(message: &[u8]) -> Option<Parse<'_>> {
+    let (name, definition) = split_cstr(message.get(HEADER_LEN..)?)?;
+    Some(Parse { name, definition })
+}
+
+/// The portal and statement names of a `Bind`, which may be cut off after them.
+#[must_use]
+pub fn bind_names(message: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (portal, rest) = split_cstr(message.get(HEADER_LEN..)?)?;
+    let (statement, _) = split_cstr(rest)?;
+    Some((portal, statement))
+}
+
+/// What a whole `Describe` or `Close` names.
+#[must_use]
+pub fn target(message: &[u8]) -> Option<Target<'_>> {
+    let (&which, rest) = message.get(HEADER_LEN..)?.split_first()?;
+    let (name, _) = split_cstr(rest)?;
+    match which {
+        b'S' => Some(Target::Statement(name)),
+        b'P' => Some(Target::Portal(name)),
+        _ => None,
+    }
+}
+
+/// Appends a `Query`.
+pub fn put_query(out: &mut Vec<u8>, sql: &str) {
+    put_message(out, QUERY, |body| put_cstr(body, sql.as_bytes()));
+}
+
+/// Appends a `Parse` with another name before the same definition.
+pub fn put_parse(out: &mut Vec<u8>, name: &[u8], definition: &[u8]) {
+    put_message(out, PARSE, |body| {
+        put_cstr(body, name);
+        body.extend_from_slice(definition);
+    });
+}
+
+/// Appends a `Close` of a prepared statement.
+pub fn put_close_statement(out: &mut Vec<u8>, name: &[u8]) {
+    put_message(out, CLOSE, |body| {
+        body.push(b'S');
+        put_cstr(body, name);
+    });
+}
+
+/// Appends a `Describe` of a prepared statement.
+pub fn put_describe_statement(out: &mut Vec<u8>, name: &[u8]) {
+    put_message(out, DESCRIBE, |body| {
+        body.push(b'S');
+        put_cstr(body, name);
+    });
+}
+
+/// Appends a `SASLInitialResponse`.
+pub fn put_sasl_initial(out: &mut Vec<u8>, mechanism: &str, data: &[u8]) {
+    put_message(out, PASSWORD, |body| {
+        put_cstr(body, mechanism.as_bytes());
+        body.extend_from_slice(&i32::try_from(data.len()).unwrap_or(i32::MAX).to_be_bytes());
+        body.extend_from_slice(data);
+    });
+}
+
+/// Appends a `SASLResponse`.
+pub fn put_sasl_response(out: &mut Vec<u8>, data: &[u8]) {
+    put_message(out, PASSWORD, |body| body.extend_from_slice(data));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn parse_bind_and_targets_are_taken_apart() {
+        let mut out = Vec::new();
+        put_parse(&mut out, b"s1", b"SELECT $1\0\0\x01\0\0\0\x17");
+        let parsed = parse(&out).unwrap();
+        assert_eq!(parsed.name, b"s1");
+        assert_eq!(parsed.definition, b"SELECT $1\0\0\x01\0\0\0\x17");
+        assert_eq!(bind_names(b"B\0\0\0\x0bp\0s\0\0"), Some((&b"p"[..], &b"s"[..])));
+        assert_eq!(target(b"D\0\0\0\x07Ss\0"), Some(Target::Statement(b"s")));
+        assert_eq!(target(b"C\0\0\0\x06P\0"), Some(Target::Portal(b"")));
+        assert_eq!(target(b"D\0\0\0\x06X\0"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = parse(&bytes);
+            let _ = bind_names(&bytes);
+            let _ = target(&bytes);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The SQLSTATE codes that the proxy sends or acts on.
+//!
+//! From <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+
+/// A five-character error code.
+pub type SqlState = &'static str;
+
+/// `protocol_violation`
+pub const PROTOCOL_VIOLATION: SqlState = "08P01";
+/// `connection_failure`
+pub const CONNECTION_FAILURE: SqlState = "08006";
+/// `sqlclient_unable_to_establish_sqlconnection`
+pub const CANNOT_CONNECT: SqlState = "08001";
+/// `feature_not_supported`
+pub const FEATURE_NOT_SUPPORTED: SqlState = "0A000";
+/// `invalid_authorization_specification`
+pub const INVALID_AUTHORIZATION: SqlState = "28000";
+/// `invalid_password`
+pub const INVALID_PASSWORD: SqlState = "28P01";
+/// `too_many_connections`
+pub const TOO_MANY_CONNECTIONS: SqlState = "53300";
+/// `program_limit_exceeded`
+pub const PROGRAM_LIMIT_EXCEEDED: SqlState = "54000";
+/// `admin_shutdown`
+pub const ADMIN_SHUTDOWN: SqlState = "57P01";
+/// `cannot_connect_now`
+pub const CANNOT_CONNECT_NOW: SqlState = "57P03";
+/// `idle_session_timeout` and login time-outs use the class of operator intervention.
+pub const QUERY_CANCELED: SqlState = "57014";
+/// `internal_error`
+pub const INTERNAL_ERROR: SqlState = "XX000";
