@@ -1,0 +1,98 @@
+"""The PostgreSQL server of a run: a cluster of its own in the temporary folder, on a loopback port."""
+
+import os
+import secrets
+import signal
+import subprocess
+import time
+
+import process
+from packages import POSTGRES_BIN
+
+USER = "bench"
+DATABASE = "bench"
+
+# Small, without writes to disk, and quiet: the shared buffers hold all of scale 10, so that no page is read twice.
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "shared_buffers": "192MB",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "checkpoint_timeout": "1h",
+    "max_wal_size": "4GB",
+    "jit": "off",
+    "password_encryption": "scram-sha-256",
+}
+
+
+class Postgres:
+    """Started and stopped with a number of connections; its data stays for the run."""
+
+    def __init__(self, workspace):
+        self.workspace = workspace
+        self.port = process.free_port()
+        self.data = workspace.path("data")
+        self.password = secrets.token_urlsafe(18)
+        self.account = (USER, DATABASE, self.password)
+        self.started = None
+        self.verifier = None
+
+    def create(self, scale):
+        """Makes the cluster, the user and the tables of pgbench."""
+        root_password = secrets.token_urlsafe(18)
+        password_file = self.workspace.write(root_password, "postgres.password")
+        self.workspace.run([
+            f"{POSTGRES_BIN}/initdb", "-D", self.data, "-U", "postgres", "--auth=scram-sha-256",
+            f"--pwfile={password_file}", "--encoding=UTF8", "--no-locale", "--no-sync",
+        ])
+        self.start(100)
+        as_root = {**self.libpq(), "PGUSER": "postgres", "PGPASSWORD": root_password, "PGDATABASE": "postgres"}
+        psql = [f"{POSTGRES_BIN}/psql", "-XqAt", "-v", "ON_ERROR_STOP=1"]
+        self.workspace.run(psql, as_root, f"CREATE ROLE {USER} LOGIN PASSWORD '{self.password}';")
+        self.workspace.run(psql, as_root, f"CREATE DATABASE {DATABASE} OWNER {USER};")
+        ask = f"SELECT rolpassword FROM pg_authid WHERE rolname = '{USER}';"
+        self.verifier = self.workspace.run(psql, as_root, ask).strip()
+        self.workspace.run([f"{POSTGRES_BIN}/pgbench", "-iq", "-s", str(scale)], self.libpq())
+        self.stop()
+
+    def start(self, connections):
+        settings = {
+            **SETTINGS, "port": self.port, "max_connections": connections,
+            "unix_socket_directories": self.workspace.root,
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self.started = self.workspace.start("postgres", [f"{POSTGRES_BIN}/postgres", "-D", self.data, *options])
+        self.wait()
+
+    def wait(self):
+        for _ in range(200):
+            if not self.started.is_running():
+                break
+            ready = subprocess.run(
+                [f"{POSTGRES_BIN}/pg_isready", "-q", "-t", "1"], env=self.libpq(), check=False,
+            )
+            if ready.returncode == 0:
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"PostgreSQL does not start:\n{self.started.log_tail()}")
+
+    def stop(self):
+        if self.started:
+            self.workspace.stop(self.started, signal.SIGINT)
+            self.started = None
+
+    def libpq(self, port=None):
+        """The environment in which pgbench and psql reach the server, or a target in front of it."""
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("PG")},
+            "PGHOST": "127.0.0.1",
+            "PGPORT": str(port or self.port),
+            "PGUSER": USER,
+            "PGDATABASE": DATABASE,
+            "PGPASSWORD": self.password,
+            "PGSSLMODE": "disable",
+            "PGGSSENCMODE": "disable",
+            "PGCONNECT_TIMEOUT": "10",
+        }
