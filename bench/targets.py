@@ -1,0 +1,316 @@
+"""The targets of a run: PostgreSQL itself, a plain relay, two poolers, and builds and settings of our proxy."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import logins
+import process
+from load import CONNECT
+
+POOL = 20
+EVERY_PROTOCOL = frozenset({"simple", "extended", "prepared", CONNECT})
+PEER_STAGE = "PoolingOnly"
+
+
+@dataclasses.dataclass
+class Limits:
+    """What a target must be able to hold: clients, and a server connection for each where it does not pool."""
+
+    clients: int
+    pool: int = POOL
+
+    @property
+    def children(self):
+        return self.clients + 4
+
+
+class Target:
+    """What pgbench connects to. A subclass says how to start it."""
+
+    name = ""
+    # What the tables call it, where the name does not say all.
+    label = ""
+    stage = PEER_STAGE
+    mode = None
+    protocols = EVERY_PROTOCOL
+    stop_signal = signal.SIGTERM
+    # Whether each client holds a server connection of its own, however long it is idle.
+    is_one_to_one = False
+
+    def __init__(self):
+        self.label = self.label or self.name
+        self.port = None
+        self.started = None
+        self.fault = None
+
+    def server_connections(self, limits):
+        return limits.children if self.is_one_to_one else limits.pool + 4
+
+    def start(self, workspace, server, limits):
+        """Starts it and logs in once. When that fails, `fault` says why, with the end of its log."""
+        self.fault = None
+        self.port = process.free_port()
+        folder_name = re.sub(r"[^A-Za-z0-9.-]+", "-", self.label).strip("-")
+        try:
+            workspace.folder(folder_name)
+            argv, environment = self.prepare(workspace, folder_name, server, limits)
+            self.started = workspace.start(folder_name, argv, environment)
+            logins.wait_until_serving(self.port, server.account, self.started.is_running)
+        except (RuntimeError, OSError) as error:
+            tail = self.started.log_tail() if self.started else ""
+            self.stop(workspace)
+            self.fault = f"does not start: {error}\n{tail}".strip()
+
+    def prepare(self, workspace, folder, server, limits):
+        """Writes what it reads and gives its command line and environment."""
+        raise NotImplementedError
+
+    def stop(self, workspace):
+        if self.started:
+            workspace.stop(self.started, self.stop_signal)
+            self.started = None
+
+    @property
+    def pid(self):
+        return self.started.pid
+
+    def check_alive(self):
+        """Notes a fault when it has ended by itself."""
+        if not self.fault and not self.started.is_running():
+            self.fault = f"ended by itself with {self.started.popen.returncode}\n{self.started.log_tail()}"
+        return self.fault is None
+
+
+class Direct(Target):
+    """PostgreSQL with nothing in front of it: what the others add to."""
+
+    name = "direct"
+    is_one_to_one = True
+
+    def start(self, workspace, server, limits):
+        self.fault = None
+        self.port = server.port
+        self.started = server.started
+
+    def stop(self, workspace):
+        self.started = None
+
+
+class Haproxy(Target):
+    """A TCP relay in one thread: the least that a proxy can do."""
+
+    name = "haproxy"
+    label = "haproxy (TCP relay)"
+    is_one_to_one = True
+
+    def prepare(self, workspace, folder, server, limits):
+        config = workspace.write(f"""
+global
+    nbthread 1
+    maxconn {limits.clients + 50}
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+listen postgres
+    bind 127.0.0.1:{self.port}
+    server only 127.0.0.1:{server.port}
+""", folder, "haproxy.cfg")
+        return ["/usr/sbin/haproxy", "-db", "-f", config], None
+
+
+class Pgbouncer(Target):
+    """PgBouncer as its manual has it for speed: no log of logins, and SCRAM on both sides with the server's secret."""
+
+    name = "pgbouncer"
+
+    def __init__(self, mode="transaction", protocols=EVERY_PROTOCOL):
+        super().__init__()
+        self.mode = mode
+        self.protocols = protocols
+        if mode == "session":
+            self.label = "pgbouncer (session mode)"
+            self.is_one_to_one = True
+
+    def prepare(self, workspace, folder, server, limits):
+        users = workspace.write(f'"{server.account[0]}" "{server.verifier}"\n', folder, "users.txt")
+        pool = limits.children if self.mode == "session" else limits.pool
+        prepared = "max_prepared_statements = 200" if pgbouncer_keeps_prepared() else ""
+        config = workspace.write(f"""
+[databases]
+{server.account[1]} = host=127.0.0.1 port={server.port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {self.port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {users}
+pool_mode = {self.mode}
+default_pool_size = {pool}
+max_client_conn = {limits.clients + 50}
+log_connections = 0
+log_disconnections = 0
+log_stats = 0
+{prepared}
+""", folder, "pgbouncer.ini")
+        return ["/usr/sbin/pgbouncer", config], None
+
+
+def pgbouncer_keeps_prepared():
+    """Whether it has prepared statements in transaction mode: from 1.21 on."""
+    said = subprocess.run(["/usr/sbin/pgbouncer", "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"(\d+)\.(\d+)", said)
+    return bool(version) and (int(version[1]), int(version[2])) >= (1, 21)
+
+
+class Pgpool(Target):
+    """Pgpool-II that only keeps connections. It has a process and a server connection for each client."""
+
+    name = "pgpool"
+    label = "pgpool (process per client)"
+    stop_signal = signal.SIGINT
+    is_one_to_one = True
+
+    def prepare(self, workspace, folder, server, limits):
+        user, _, password = server.account
+        home = workspace.path(folder)
+        workspace.write(f"{user}:TEXT{password}\n", folder, "pool_passwd")
+        hba = workspace.write("host all all 127.0.0.1/32 scram-sha-256\n", folder, "pool_hba.conf")
+        pcp = workspace.write("", folder, "pcp.conf")
+        config = workspace.write(f"""
+backend_clustering_mode = 'raw'
+listen_addresses = '127.0.0.1'
+port = {self.port}
+pcp_listen_addresses = ''
+pcp_port = {process.free_port()}
+socket_dir = '{home}'
+pcp_socket_dir = '{home}'
+wd_ipc_socket_dir = '{home}'
+pid_file_name = '{home}/pgpool.pid'
+logdir = '{home}'
+work_dir = '{home}'
+backend_hostname0 = '127.0.0.1'
+backend_port0 = {server.port}
+backend_weight0 = 1
+backend_flag0 = 'ALLOW_TO_FAILOVER'
+enable_pool_hba = on
+pool_passwd = 'pool_passwd'
+num_init_children = {limits.children}
+listen_backlog_multiplier = 4
+max_pool = 1
+child_life_time = 0
+child_max_connections = 0
+connection_life_time = 0
+client_idle_limit = 0
+connection_cache = on
+load_balance_mode = off
+memory_cache_enabled = off
+sr_check_period = 0
+health_check_period = 0
+log_min_messages = warning
+""", folder, "pgpool.conf")
+        return ["/usr/sbin/pgpool", "-n", "-f", config, "-a", hba, "-F", pcp], None
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A build of our proxy with settings of its document and variables of its environment."""
+
+    name: str
+    binary: str
+    settings: tuple = ()
+    environment: tuple = ()
+
+    @classmethod
+    def parse(cls, text):
+        """Reads `NAME=BINARY[,path.of.setting=VALUE][,VARIABLE=VALUE]...`."""
+        head, *rest = text.split(",")
+        name, equals, binary = head.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or not binary:
+            raise ValueError(f"{text!r} is not NAME=BINARY[,path.of.setting=VALUE][,VARIABLE=VALUE]...")
+        settings, environment = [], []
+        for part in rest:
+            key, equals, value = part.partition("=")
+            if not equals or not key:
+                raise ValueError(f"{part!r} is not KEY=VALUE")
+            (environment if re.fullmatch(r"[A-Z_][A-Z0-9_]*", key) else settings).append((key, value))
+        return cls(name, binary, tuple(settings), tuple(environment))
+
+
+class Pgrouting(Target):
+    """Our proxy in transaction mode, one build and one setting of it."""
+
+    def __init__(self, variant, workers):
+        super().__init__()
+        self.variant = variant
+        self.workers = workers
+        self.name = self.label = variant.name
+        self.stage = dict(variant.settings).get("stage", PEER_STAGE)
+        self.copy = None
+
+    def prepare(self, workspace, folder, server, limits):
+        if self.copy is None:
+            # A build during the run must not change what is measured.
+            copy = workspace.path(f"{folder}.bin")
+            shutil.copyfile(self.variant.binary, copy)
+            os.chmod(copy, 0o755)
+            self.copy = copy
+        config = workspace.write(json.dumps(self.document(server, limits), indent=2), folder, "config.yaml")
+        return [self.copy, "--config", config], {**os.environ, **dict(self.variant.environment)}
+
+    def document(self, server, limits):
+        """The config document; JSON is YAML."""
+        user, database, password = server.account
+        document = {
+            "version": 1,
+            "generation": 1,
+            "pool": f"bench/{self.name}",
+            "stage": PEER_STAGE,
+            "process": {
+                "listen": f"127.0.0.1:{self.port}",
+                "adminListen": f"127.0.0.1:{process.free_port()}",
+                "probeListen": f"127.0.0.1:{process.free_port()}",
+                "workers": self.workers,
+            },
+            "servers": [{"name": "only", "host": "127.0.0.1", "port": server.port}],
+            "probe": {"database": database},
+            "auth": {"type": "UserList", "users": [{"name": user, "password": password}]},
+            "pooling": {
+                "mode": "Transaction",
+                "maxServerConnections": limits.pool,
+                "maxClientConnections": limits.clients + 50,
+            },
+            "drainTimeout": "1s",
+        }
+        for path, value in self.variant.settings:
+            set_path(document, path, value)
+        return document
+
+
+def set_path(document, path, value):
+    """Sets a field of the document by its dotted path. The value is read as JSON where it is JSON."""
+    *parents, last = path.split(".")
+    for parent in parents:
+        document = document.setdefault(parent, {})
+    try:
+        document[last] = json.loads(value)
+    except ValueError:
+        document[last] = value
+
+
+def standard_targets():
+    """The peers, in the order of the tables. PgBouncer stands there twice where its version needs it."""
+    if pgbouncer_keeps_prepared():
+        bouncers = [Pgbouncer()]
+    else:
+        bouncers = [
+            Pgbouncer(protocols=EVERY_PROTOCOL - {"prepared"}),
+            Pgbouncer(mode="session", protocols=frozenset({"prepared"})),
+        ]
+    return [Direct(), Haproxy(), *bouncers, Pgpool()]
