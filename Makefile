@@ -1,7 +1,7 @@
 # The index of every command. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test fmt clippy unit shell chart lint
+.PHONY: help build test fmt clippy unit shell chart lint bench
 
 CARGO := cargo
 CLUSTER_NAME ?= pgrp
@@ -29,3 +29,7 @@ unit: ## Tests that need no cluster
 
 shell:
 	shellcheck .ci/run .ci/test $$(find e2e charts -name '*.sh')
+
+bench: ## The proxy against its peers under pgbench, about 15 minutes on a quiet machine; ARGS=--quick for two
+	$(CARGO) build --locked --release -p pgrouting-proxy
+	bench/run.py $(ARGS)
