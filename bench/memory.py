@@ -20,12 +20,13 @@ class MemoryFailed(Exception):
     """Why a target's memory could not be measured."""
 
 
-def allow_files(clients):
+def allow_files(idle, busy):
     """Raises the limit of open files for this process and all that it starts, and says whether it is enough."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # A relay has two connections for each client.
-    return most == resource.RLIM_INFINITY or most >= 2 * clients + FILES_RESERVED
+    needed = max(idle, 2 * min(idle, ONE_TO_ONE_MOST), 2 * busy) + FILES_RESERVED
+    return most == resource.RLIM_INFINITY or most >= needed
 
 
 def idle_clients(target, clients):

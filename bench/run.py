@@ -101,7 +101,7 @@ def plan(parser, args):
         variants = our_variants(args, names)
     except ValueError as error:
         parser.error(str(error))
-    if not memory.allow_files(max(args.idle_clients, *clients)):
+    if not memory.allow_files(args.idle_clients, max([*clients, args.connect_clients])):
         parser.error("the limit of open files (ulimit -Hn) is too low for so many clients")
     is_full = (
         not args.quick and set(names) == {*PEERS, OURS} and protocols == PROTOCOLS and set(CLIENTS) <= set(clients)
