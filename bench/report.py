@@ -170,7 +170,8 @@ def faults(run, samples):
             yield ""
     for row, by_round in samples.failures.items():
         for number, why in by_round.items():
-            if row.label in run.faults and why.startswith(NOT_RUNNING):
+            # Told above, once.
+            if row.label in run.faults and why.startswith((NOT_RUNNING, "does not start")):
                 continue
             yield f"* {row.label}, {row.protocol}/{row.clients}, round {number}: {why.splitlines()[0]}"
     yield ""

@@ -62,9 +62,12 @@ class Target:
             self.started = workspace.start(folder_name, argv, environment)
             logins.wait_until_serving(self.port, server.account, self.started.is_running)
         except (RuntimeError, OSError) as error:
-            tail = self.started.log_tail() if self.started else ""
+            said = ""
+            if self.started:
+                code = self.started.popen.poll()
+                said = (f" with {code}" if code is not None else "") + f"\n{self.started.log_tail()}"
             self.stop(workspace)
-            self.fault = f"does not start: {error}\n{tail}".strip()
+            self.fault = f"does not start: {error}{said}".strip()
 
     def prepare(self, workspace, folder, server, limits):
         """Writes what it reads and gives its command line and environment."""
