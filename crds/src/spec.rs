@@ -176,7 +176,7 @@ pub struct Probe {
 }
 
 /// A Secret in the pool's namespace with a user name and a password.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct CredentialsSecret {
     /// Its name.
@@ -409,6 +409,16 @@ pub enum Stage {
     /// Connections are shared; every statement runs on the primary.
     #[default]
     PoolingOnly,
+}
+
+impl Stage {
+    /// The name as it stands in the spec.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PoolingOnly => "PoolingOnly",
+        }
+    }
 }
 
 impl Default for Probe {

@@ -1,1 +1,19 @@
-//! Placeholder until the first module lands.
+//! The operator of PgRoutingPool: custom resource in, objects and pushed config out, status back.
+
+pub mod apply;
+pub mod certificates;
+pub mod controller;
+pub mod desired;
+pub mod events;
+pub mod health;
+pub mod lease;
+pub mod memory;
+pub mod metrics;
+pub mod names;
+pub mod observe;
+pub mod proxies;
+pub mod resolve;
+pub mod settings;
+pub mod status;
+pub mod validate;
+pub mod watches;

@@ -1,0 +1,194 @@
+//! The CA of a pool's admin API and the two certificates that it signs.
+//!
+//! The proxies serve with one and the operator calls with the other. Knows PEM and dates, not Kubernetes.
+
+use jiff::civil::Date;
+use jiff::{Timestamp, ToSpan as _};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use x509_parser::pem::parse_x509_pem;
+
+/// The name in the proxies' certificate, which the operator checks.
+pub const PROXY_SERVER_NAME: &str = "pgrouting-proxy";
+/// The name in the operator's certificate.
+pub const OPERATOR_NAME: &str = "pgrouting-operator";
+
+/// A certificate and its key, in PEM form.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// Everything that the admin API's mutual TLS needs, in PEM form.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminCertificates {
+    /// The CA.
+    pub ca: Identity,
+    /// The proxies'.
+    pub server: Identity,
+    /// The operator's.
+    pub client: Identity,
+}
+
+/// Why no certificate could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// The library refused.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// The calendar ends.
+    #[error("cannot compute the end of a certificate: {0}")]
+    Date(#[from] jiff::Error),
+}
+
+const CA_DAYS: i64 = 3650;
+const LEAF_DAYS: i64 = 365;
+const RENEW_CA_DAYS: i64 = 365;
+const RENEW_LEAF_DAYS: i64 = 30;
+
+impl AdminCertificates {
+    /// Keeps what is good for a while yet, and makes the rest. Without a good CA everything is made anew.
+    ///
+    /// # Errors
+    /// When a certificate cannot be made.
+    pub fn keep_or_make(stored: Option<Self>, now: Timestamp) -> Result<Self, CertificateError> {
+        let Some(stored) = stored.filter(|stored| is_good(&stored.ca, now, RENEW_CA_DAYS)) else {
+            let ca = make_ca(now)?;
+            let server = make_leaf(&ca, Purpose::Server, now)?;
+            let client = make_leaf(&ca, Purpose::Client, now)?;
+            return Ok(Self { ca, server, client });
+        };
+        let Self { ca, server, client } = stored;
+        let keep_or_make_leaf = |leaf: Identity, purpose| {
+            if is_good(&leaf, now, RENEW_LEAF_DAYS) && is_signed_by(&leaf, &ca) {
+                Ok(leaf)
+            } else {
+                make_leaf(&ca, purpose, now)
+            }
+        };
+        let server = keep_or_make_leaf(server, Purpose::Server)?;
+        let client = keep_or_make_leaf(client, Purpose::Client)?;
+        Ok(Self { ca, server, client })
+    }
+}
+
+enum Purpose {
+    Server,
+    Client,
+}
+
+fn make_ca(now: Timestamp) -> Result<Identity, CertificateError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "pgrouting admin CA");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    set_validity(&mut params, now, CA_DAYS)?;
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+fn make_leaf(ca: &Identity, purpose: Purpose, now: Timestamp) -> Result<Identity, CertificateError> {
+    let (name, usage) = match purpose {
+        Purpose::Server => (PROXY_SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth),
+        Purpose::Client => (OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth),
+    };
+    let mut params = CertificateParams::new(vec![name.to_owned()])?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params.use_authority_key_identifier_extension = true;
+    set_validity(&mut params, now, LEAF_DAYS)?;
+    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+/// Whole days, from yesterday on, so that a clock that is a little behind does not refuse.
+fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i64) -> Result<(), CertificateError> {
+    let today = now.to_zoned(jiff::tz::TimeZone::UTC).date();
+    let at = |date: Date| {
+        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
+    };
+    params.not_before = at(today.checked_sub(1.day())?);
+    params.not_after = at(today.checked_add(days.days())?);
+    Ok(())
+}
+
+fn is_good(identity: &Identity, now: Timestamp, days_left_min: i64) -> bool {
+    let Ok(key) = KeyPair::from_pem(&identity.key) else { return false };
+    let Ok((_, pem)) = parse_x509_pem(identity.certificate.as_bytes()) else { return false };
+    let Ok(certificate) = pem.parse_x509() else { return false };
+    let seconds = now.as_second();
+    let validity = certificate.validity();
+    certificate.public_key().subject_public_key.data.as_ref() == key.public_key_raw()
+        && validity.not_before.timestamp() <= seconds
+        && validity.not_after.timestamp() > seconds.saturating_add(days_left_min * 86_400)
+}
+
+fn is_signed_by(leaf: &Identity, ca: &Identity) -> bool {
+    let Ok((_, leaf_pem)) = parse_x509_pem(leaf.certificate.as_bytes()) else { return false };
+    let Ok((_, ca_pem)) = parse_x509_pem(ca.certificate.as_bytes()) else { return false };
+    let (Ok(leaf), Ok(ca)) = (leaf_pem.parse_x509(), ca_pem.parse_x509()) else { return false };
+    let wanted = ca.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        x509_parser::extensions::ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0),
+        _ => None,
+    });
+    let signer = leaf.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        x509_parser::extensions::ParsedExtension::AuthorityKeyIdentifier(id) => {
+            id.key_identifier.as_ref().map(|id| id.0)
+        }
+        _ => None,
+    });
+    wanted.is_some() && wanted == signer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn good_certificates_are_kept_as_they_are() {
+        let made = AdminCertificates::keep_or_make(None, at("2026-11-29T12:00:00Z")).unwrap();
+        let kept = AdminCertificates::keep_or_make(Some(made.clone()), at("2027-10-01T12:00:00Z")).unwrap();
+        assert!(kept == made);
+    }
+
+    #[test]
+    fn leaves_are_renewed_in_their_last_month_under_the_same_ca() {
+        let made = AdminCertificates::keep_or_make(None, at("2026-11-29T12:00:00Z")).unwrap();
+        let later = AdminCertificates::keep_or_make(Some(made.clone()), at("2027-11-15T12:00:00Z")).unwrap();
+        assert!(later.ca == made.ca);
+        assert!(later.server != made.server && later.client != made.client);
+    }
+
+    #[test]
+    fn ca_is_renewed_in_its_last_year() {
+        let made = AdminCertificates::keep_or_make(None, at("2026-11-29T12:00:00Z")).unwrap();
+        let later = AdminCertificates::keep_or_make(Some(made.clone()), at("2036-01-01T12:00:00Z")).unwrap();
+        assert!(later.ca != made.ca);
+    }
+
+    #[test]
+    fn garbage_and_foreign_leaves_are_replaced() {
+        let now = at("2026-11-29T12:00:00Z");
+        let made = AdminCertificates::keep_or_make(None, now).unwrap();
+        let other = AdminCertificates::keep_or_make(None, now).unwrap();
+        let mixed = AdminCertificates { server: other.server, ..made.clone() };
+        let fixed = AdminCertificates::keep_or_make(Some(mixed.clone()), now).unwrap();
+        assert!(fixed.server != mixed.server && fixed.client == made.client);
+        let garbage = Identity { certificate: "x".into(), key: "y".into() };
+        let fixed = AdminCertificates::keep_or_make(Some(AdminCertificates { ca: garbage, ..made }), now);
+        assert!(fixed.is_ok());
+    }
+}

@@ -1,0 +1,143 @@
+//! The config document of a pool, and the ConfigMap that holds it for a cold start.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pgrouting_contract::config::{
+    AdminTls, AuthConfig, ConfigHash, DOCUMENT_BYTES_MAX, Generation, InvalidConfig, PoolMode, PoolingConfig,
+    ProbeConfig, ProcessConfig, ProxyConfig,
+};
+use pgrouting_contract::duration::DurationText;
+use pgrouting_contract::stage::Stage;
+use pgrouting_crds::spec;
+
+use crate::desired::labels::metadata;
+use crate::names::{ADMIN_PORT, CONFIG_KEY, PoolNames};
+use crate::validate::{ValidatedAuth, ValidatedPool};
+
+/// Where the admin Secret is mounted in a pod.
+pub const ADMIN_MOUNT: &str = "/etc/pgrouting/admin";
+
+/// A document with its bytes and their hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// What it says.
+    pub config: ProxyConfig,
+    /// The bytes that are mounted and pushed.
+    pub bytes: Vec<u8>,
+    /// Their hash.
+    pub hash: ConfigHash,
+}
+
+impl Document {
+    /// A document as it is mounted and pushed.
+    #[must_use]
+    pub fn new(config: ProxyConfig) -> Self {
+        let bytes = config.canonical_bytes();
+        let hash = config.hash();
+        Self { config, bytes, hash }
+    }
+}
+
+/// The generations that are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KnownGenerations {
+    /// The one in the pool's status, 0 when there is none.
+    pub in_status: u64,
+    /// The highest that a proxy runs of a document that is not the pool's.
+    pub foreign: u64,
+}
+
+/// The document of a pool. It has the generation of the one before if it says the same, else a higher one than all
+/// that are known, so that a proxy takes it whatever else arrives.
+///
+/// # Errors
+/// When a proxy would refuse it.
+pub fn document(
+    pool: &ValidatedPool,
+    previous: Option<&ProxyConfig>,
+    known: KnownGenerations,
+) -> Result<Document, InvalidConfig> {
+    let mut config = ProxyConfig {
+        version: 1,
+        generation: Generation(0),
+        pool: format!("{}/{}", pool.namespace, pool.name),
+        stage: Stage::PoolingOnly,
+        process: process(),
+        servers: pool.servers.clone(),
+        probe: ProbeConfig {
+            database: pool.probe_database.clone(),
+            user: pool.probe_user.clone(),
+            timeout: duration_text(pool.probe_timeout),
+            ..ProbeConfig::default()
+        },
+        auth: match &pool.auth {
+            ValidatedAuth::Passthrough => AuthConfig::Passthrough {},
+            ValidatedAuth::UserList(users) => AuthConfig::UserList { users: users.clone() },
+        },
+        pooling: PoolingConfig {
+            mode: match pool.pooling.mode {
+                spec::PoolMode::Transaction => PoolMode::Transaction,
+                spec::PoolMode::Session => PoolMode::Session,
+            },
+            max_server_connections: pool.server_connections_per_proxy,
+            max_client_connections: pool.pooling.max_client_connections_per_proxy,
+            checkout_timeout: duration_text(pool.pooling.checkout_timeout.get()),
+            server_idle_timeout: duration_text(pool.pooling.server_idle_timeout.get()),
+            parameters: pool.pooling.parameters.clone(),
+            ..PoolingConfig::default()
+        },
+        drain_timeout: duration_text(pool.proxy.drain_timeout),
+    };
+    config.generation = generation(&config, previous, known);
+    let document = Document::new(config);
+    ProxyConfig::parse(&document.bytes)?;
+    Ok(document)
+}
+
+fn generation(config: &ProxyConfig, previous: Option<&ProxyConfig>, known: KnownGenerations) -> Generation {
+    let before = previous.map_or(Generation(0), |previous| previous.generation);
+    let is_same = previous.is_some_and(|previous| {
+        let renumbered = ProxyConfig { generation: previous.generation, ..config.clone() };
+        renumbered == *previous
+    });
+    if is_same && known.foreign < before.0 {
+        return before;
+    }
+    Generation(before.0.max(known.in_status).max(known.foreign).saturating_add(1))
+}
+
+/// The same for every pool and for ever: a change would need a restart, and proxies refuse it.
+fn process() -> ProcessConfig {
+    ProcessConfig {
+        listen: "0.0.0.0:5432".to_owned(),
+        primary_listen: Some("0.0.0.0:5433".to_owned()),
+        read_only_listen: Some("0.0.0.0:5434".to_owned()),
+        admin_listen: format!("0.0.0.0:{ADMIN_PORT}"),
+        admin_tls: Some(AdminTls {
+            certificate_file: format!("{ADMIN_MOUNT}/tls.crt"),
+            key_file: format!("{ADMIN_MOUNT}/tls.key"),
+            client_ca_file: format!("{ADMIN_MOUNT}/ca.crt"),
+        }),
+        admin_token_file: None,
+        probe_listen: "0.0.0.0:9127".to_owned(),
+        workers: 0,
+    }
+}
+
+fn duration_text(duration: Duration) -> DurationText {
+    DurationText::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The ConfigMap of a document.
+#[must_use]
+pub fn config_map(pool: &ValidatedPool, document: &Document) -> ConfigMap {
+    debug_assert!(document.bytes.len() <= DOCUMENT_BYTES_MAX, "the document has been parsed");
+    let text = String::from_utf8_lossy(&document.bytes).into_owned();
+    ConfigMap {
+        metadata: metadata(pool, PoolNames(&pool.name).config_map()),
+        data: Some(BTreeMap::from([(CONFIG_KEY.to_owned(), text)])),
+        ..ConfigMap::default()
+    }
+}

@@ -1,0 +1,56 @@
+//! The Services of a pool, and the ServiceAccount of its pods.
+
+use k8s_openapi::api::core::v1::{Service, ServiceAccount, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use pgrouting_crds::spec::Endpoint;
+
+use crate::desired::labels::metadata;
+use crate::names::PoolNames;
+use crate::validate::ValidatedPool;
+
+/// The routed Service, and one for each endpoint that the pool asks for.
+#[must_use]
+pub fn services(pool: &ValidatedPool) -> Vec<Service> {
+    let names = PoolNames(&pool.name);
+    let mut services = vec![service(pool, names.service(), "postgres")];
+    if pool.service.endpoints.contains(&Endpoint::Primary) {
+        services.push(service(pool, names.primary_service(), "primary"));
+    }
+    if pool.service.endpoints.contains(&Endpoint::ReadOnly) {
+        services.push(service(pool, names.read_only_service(), "readonly"));
+    }
+    services
+}
+
+fn service(pool: &ValidatedPool, name: String, target_port: &str) -> Service {
+    let mut metadata = metadata(pool, name);
+    if !pool.service.annotations.is_empty() {
+        metadata.annotations = Some(pool.service.annotations.clone());
+    }
+    Service {
+        metadata,
+        spec: Some(ServiceSpec {
+            type_: Some(pool.service.kind.as_str().to_owned()),
+            selector: Some(PoolNames(&pool.name).selector()),
+            ports: Some(vec![ServicePort {
+                name: Some("postgres".to_owned()),
+                port: i32::from(pool.service.port),
+                target_port: Some(IntOrString::String(target_port.to_owned())),
+                protocol: Some("TCP".to_owned()),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}
+
+/// The pods' ServiceAccount, without a token; none when the pool names its own.
+#[must_use]
+pub fn service_account(pool: &ValidatedPool) -> Option<ServiceAccount> {
+    pool.proxy.service_account.is_none().then(|| ServiceAccount {
+        metadata: metadata(pool, PoolNames(&pool.name).proxy()),
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    })
+}

@@ -1,0 +1,178 @@
+//! Every metric of the operator, once.
+
+use prometheus::{
+    Encoder as _, GaugeVec, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+/// The operator's metrics. Clones share their values.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Registry,
+    /// 1 while this process holds the Lease.
+    pub leader: IntGauge,
+    /// Passes over a pool, by result: ok, error, invalid.
+    pub reconcile_total: IntCounterVec,
+    /// Errors of passes, by reason.
+    pub reconcile_errors_total: IntCounterVec,
+    /// How long a pass takes, in seconds.
+    pub reconcile_duration_seconds: Histogram,
+    /// Applies, by kind and result: changed, unchanged, conflict, error. What is not sent is not counted.
+    pub apply_total: IntCounterVec,
+    /// Status patches, by result.
+    pub status_patch_total: IntCounterVec,
+    /// Seconds since each watch was last driven.
+    pub watch_last_progress_seconds: GaugeVec,
+    /// Times that a watch failed and was started again, by kind.
+    pub watch_restarts_total: IntCounterVec,
+    /// Documents offered to proxies, by result: applied, unchanged, stale, refused, error.
+    pub config_push_total: IntCounterVec,
+    /// How long one push takes, in seconds.
+    pub config_push_duration_seconds: Histogram,
+    /// From a changed document to the last pod's acknowledgement, in seconds.
+    pub config_propagation_seconds: Histogram,
+    /// 1 for each pool, with its stages.
+    pub pool_info: IntGaugeVec,
+    /// 1 for the status that a pool's condition has, 0 for the others.
+    pub pool_condition: IntGaugeVec,
+    /// Pods of a pool by state: ready, not_ready.
+    pub pool_pods: IntGaugeVec,
+    /// Pods of a pool that do not run its document.
+    pub pool_pods_out_of_sync: IntGaugeVec,
+}
+
+impl Metrics {
+    /// A set of its own.
+    ///
+    /// # Errors
+    /// When two metrics have one name, which would be a mistake here.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new_custom(Some("pgrouting_operator".to_owned()), None)?;
+        let build = int_gauges(&registry, "build_info", "1, with the version.", &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let leader = IntGauge::new("leader", "1 while this process holds the Lease.")?;
+        registry.register(Box::new(leader.clone()))?;
+        let ages = GaugeVec::new(
+            Opts::new("watch_last_progress_seconds", "Seconds since the watch was last driven."),
+            &["kind"],
+        )?;
+        registry.register(Box::new(ages.clone()))?;
+        let fast = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
+        let r = &registry;
+        Ok(Self {
+            leader,
+            reconcile_total: counters(r, "reconcile_total", "Passes over a pool.", &["result"])?,
+            reconcile_errors_total: counters(r, "reconcile_errors_total", "Failed passes.", &["reason"])?,
+            reconcile_duration_seconds: seconds(r, "reconcile_duration_seconds", "Time of a pass.", &fast)?,
+            apply_total: counters(r, "apply_total", "Objects applied.", &["kind", "result"])?,
+            status_patch_total: counters(r, "status_patch_total", "Status patches.", &["result"])?,
+            watch_last_progress_seconds: ages,
+            watch_restarts_total: counters(r, "watch_restarts_total", "Failures of watches.", &["kind"])?,
+            config_push_total: counters(r, "config_push_total", "Documents offered.", &["result"])?,
+            config_push_duration_seconds: seconds(
+                r,
+                "config_push_duration_seconds",
+                "Time of a push.",
+                &fast,
+            )?,
+            config_propagation_seconds: seconds(
+                r,
+                "config_propagation_seconds",
+                "Time from a changed document to the last acknowledgement.",
+                &fast,
+            )?,
+            pool_info: int_gauges(
+                r,
+                "pool_info",
+                "1 for each pool.",
+                &["namespace", "pool", "stage", "target"],
+            )?,
+            pool_condition: int_gauges(
+                r,
+                "pool_condition",
+                "1 for the status that the condition has.",
+                &["namespace", "pool", "type", "status"],
+            )?,
+            pool_pods: int_gauges(r, "pool_pods", "Pods by state.", &["namespace", "pool", "state"])?,
+            pool_pods_out_of_sync: int_gauges(
+                r,
+                "pool_pods_out_of_sync",
+                "Pods that do not run the document.",
+                &["namespace", "pool"],
+            )?,
+            registry,
+        })
+    }
+
+    /// All of them in Prometheus' text form.
+    ///
+    /// # Errors
+    /// When a metric has no text form.
+    pub fn text(&self) -> Result<String, prometheus::Error> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Drops the series of a pool that is gone.
+    pub fn forget_pool(&self, namespace: &str, pool: &str) {
+        for state in ["ready", "not_ready"] {
+            let _ = self.pool_pods.remove_label_values(&[namespace, pool, state]);
+        }
+        let _ = self.pool_pods_out_of_sync.remove_label_values(&[namespace, pool]);
+        let _ = self.pool_info.remove_label_values(&[namespace, pool, "PoolingOnly", "PoolingOnly"]);
+        for condition in POOL_CONDITIONS {
+            for status in ["True", "False", "Unknown"] {
+                let _ = self.pool_condition.remove_label_values(&[namespace, pool, condition, status]);
+            }
+        }
+    }
+}
+
+/// The types of conditions that have a series.
+pub const POOL_CONDITIONS: [&str; 6] =
+    ["Ready", "ConfigAccepted", "ConfigApplied", "BackendsHealthy", "CredentialsValid", "Stalled"];
+
+fn counters(
+    r: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<IntCounterVec, prometheus::Error> {
+    let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
+    r.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+fn int_gauges(
+    r: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<IntGaugeVec, prometheus::Error> {
+    let metric = IntGaugeVec::new(Opts::new(name, help), labels)?;
+    r.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+fn seconds(r: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
+    let metric = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?;
+    r.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_a_deleted_pool_are_dropped() {
+        let metrics = Metrics::new().unwrap();
+        metrics.pool_pods.with_label_values(&["shop", "orders", "ready"]).set(2);
+        metrics.pool_condition.with_label_values(&["shop", "orders", "Ready", "True"]).set(1);
+        metrics.pool_info.with_label_values(&["shop", "orders", "PoolingOnly", "PoolingOnly"]).set(1);
+        assert!(metrics.text().unwrap().contains("orders"));
+        metrics.forget_pool("shop", "orders");
+        assert!(!metrics.text().unwrap().contains("orders"));
+    }
+}

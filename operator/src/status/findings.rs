@@ -1,0 +1,263 @@
+//! What each condition should say of a pool: pure functions of what one pass found.
+
+use pgrouting_contract::report::CredentialState;
+use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
+use pgrouting_crds::status::{ServerRole, ServerState};
+
+use crate::apply::ApplyFault;
+use crate::observe::{Observation, PodSync, ServerView};
+use crate::resolve::CredentialsFault;
+use crate::status::condition::{ConditionType, Finding, Reason};
+use crate::status::pass::{Pass, SpecVerdict};
+
+/// All conditions of a pool, in the order in which they are shown.
+#[must_use]
+pub fn findings(pass: &Pass<'_>) -> Vec<Finding> {
+    let backends = backends_healthy(pass);
+    vec![
+        ready(pass, &backends),
+        config_accepted(pass),
+        config_applied(pass.observation),
+        backends,
+        credentials_valid(pass),
+        stalled(pass),
+    ]
+}
+
+fn ready(pass: &Pass<'_>, backends: &Finding) -> Finding {
+    let finding =
+        |status, reason, message: String| Finding::new(ConditionType::Ready, status, reason, message);
+    let serving = serving_text(pass.observation);
+    if let Some((reason, message)) = blocker(pass) {
+        return finding(False, reason, format!("{message}. {serving}"));
+    }
+    if let SpecVerdict::NoServers(reasons) = &pass.verdict {
+        return finding(False, Reason::NoPrimary, format!("{}. {serving}", reasons.join("; ")));
+    }
+    let observation = pass.observation;
+    if observation.ready_replicas == 0 {
+        let message = if pass.replicas_wanted == 0 {
+            "spec.proxy.replicas is 0: raise it to serve clients".to_owned()
+        } else if matches!(backends.reason, Reason::NoPrimary) {
+            format!("no proxy is ready: {}", backends.message)
+        } else {
+            format!(
+                "0 of {} proxies are ready: look at the pods of the Deployment and their events",
+                pass.replicas_wanted
+            )
+        };
+        return finding(False, Reason::NoReadyProxies, message);
+    }
+    let behind = observation.pods.iter().filter(|pod| pod.is_ready && pod.sync != PodSync::Applied);
+    let behind: Vec<_> = behind.map(|pod| pod.name.as_str()).collect();
+    if !behind.is_empty() {
+        let message = format!("{} serve another config: see condition ConfigApplied", listed(&behind));
+        return finding(False, Reason::ConfigNotApplied, message);
+    }
+    if matches!(backends.reason, Reason::NoPrimary) {
+        return finding(False, Reason::NoPrimary, backends.message.clone());
+    }
+    finding(True, Reason::Serving, serving)
+}
+
+/// What keeps this spec from coming into effect until a person acts.
+fn blocker(pass: &Pass<'_>) -> Option<(Reason, String)> {
+    if let SpecVerdict::Invalid(reasons) | SpecVerdict::InvalidParameter(reasons) = &pass.verdict {
+        let message = format!("{}; the last good config stays in use", reasons.join("; "));
+        return Some((Reason::InvalidSpec, message));
+    }
+    let of = |want: fn(&ApplyFault) -> bool| -> Option<String> {
+        let faults: Vec<_> =
+            pass.apply_faults.iter().filter(|fault| want(fault)).map(ToString::to_string).collect();
+        (!faults.is_empty()).then(|| faults.join("; "))
+    };
+    if let Some(message) = of(|fault| matches!(fault, ApplyFault::NameConflict { .. })) {
+        return Some((Reason::NameConflict, message));
+    }
+    if let Some(message) = of(|fault| matches!(fault, ApplyFault::Refused { .. })) {
+        return Some((Reason::InvalidSpec, message));
+    }
+    of(|fault| matches!(fault, ApplyFault::Forbidden { .. })).map(|message| (Reason::Forbidden, message))
+}
+
+fn serving_text(observation: &Observation) -> String {
+    match observation.ready_replicas {
+        0 => "No proxy serves clients".to_owned(),
+        1 => "1 proxy serves clients".to_owned(),
+        count => format!("{count} proxies serve clients"),
+    }
+}
+
+fn config_accepted(pass: &Pass<'_>) -> Finding {
+    let finding = |status, reason, message: String| {
+        Finding::new(ConditionType::ConfigAccepted, status, reason, message)
+    };
+    match &pass.verdict {
+        SpecVerdict::Invalid(reasons) => return finding(False, Reason::InvalidSpec, reasons.join("; ")),
+        SpecVerdict::InvalidParameter(reasons) => {
+            return finding(False, Reason::UnknownParameter, reasons.join("; "));
+        }
+        SpecVerdict::NoServers(reasons) => {
+            return finding(Unknown, Reason::Reconciling, format!("no document yet: {}", reasons.join("; ")));
+        }
+        SpecVerdict::Accepted => {}
+    }
+    let refused = pass.observation.pods.iter().find_map(|pod| match &pod.sync {
+        PodSync::Refused { reasons, .. } => Some((pod.name.as_str(), reasons.join("; "))),
+        PodSync::Applied | PodSync::Starting | PodSync::Behind { .. } | PodSync::Unreachable { .. } => None,
+    });
+    if let Some((pod, reasons)) = refused {
+        let message = format!("{pod} refuses it and goes on with the one before: {reasons}");
+        return finding(False, Reason::RejectedByProxy, message);
+    }
+    match pass.observation.applied_of_total() {
+        (0, _) => finding(Unknown, Reason::NoPods, "no proxy has answered yet".to_owned()),
+        _ => finding(True, Reason::Accepted, "the proxies take the document".to_owned()),
+    }
+}
+
+fn config_applied(observation: &Observation) -> Finding {
+    let finding =
+        |status, reason, message: String| Finding::new(ConditionType::ConfigApplied, status, reason, message);
+    let (applied, total) = observation.applied_of_total();
+    if total == 0 {
+        return finding(Unknown, Reason::NoPods, "no proxy is up".to_owned());
+    }
+    if applied == total {
+        return finding(True, Reason::Applied, format!("{applied} of {total} proxies run the document"));
+    }
+    let mut behind = Vec::new();
+    let mut unreachable = Vec::new();
+    for pod in &observation.pods {
+        match &pod.sync {
+            PodSync::Applied | PodSync::Starting => {}
+            PodSync::Behind { reason, .. } => behind.push(format!("{} ({reason})", pod.name)),
+            PodSync::Refused { .. } => behind.push(format!("{} (it refuses the document)", pod.name)),
+            PodSync::Unreachable { reason } => unreachable.push(format!("{} ({reason})", pod.name)),
+        }
+    }
+    let reason = if behind.is_empty() { Reason::PushFailed } else { Reason::PodsOutOfSync };
+    behind.append(&mut unreachable);
+    let behind: Vec<_> = behind.iter().map(String::as_str).collect();
+    let message = format!("{applied} of {total} proxies run the document; not {}", listed(&behind));
+    finding(False, reason, message)
+}
+
+fn backends_healthy(pass: &Pass<'_>) -> Finding {
+    let finding = |status, reason, message: String| {
+        let message = if pass.backend_faults.is_empty() {
+            message
+        } else {
+            format!("{message}. {}", pass.backend_faults.join("; "))
+        };
+        Finding::new(ConditionType::BackendsHealthy, status, reason, message)
+    };
+    if let SpecVerdict::NoServers(reasons) = &pass.verdict {
+        return Finding::new(ConditionType::BackendsHealthy, False, Reason::NoPrimary, reasons.join("; "));
+    }
+    let servers = &pass.observation.servers;
+    if pass.observation.reports == 0 || servers.iter().all(|server| !server.is_probed) {
+        return finding(Unknown, Reason::ProbeUnavailable, "no proxy has asked the servers yet".to_owned());
+    }
+    let is_up = |server: &&ServerView| server.state == ServerState::Up;
+    let down: Vec<_> = servers
+        .iter()
+        .filter(|server| !is_up(server))
+        .map(|server| format!("{} ({})", server.name, server.message))
+        .collect();
+    let down_text = if down.is_empty() {
+        String::new()
+    } else {
+        format!("; down: {}", listed(&down.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    let primaries: Vec<_> = servers
+        .iter()
+        .filter(is_up)
+        .filter(|server| server.role == ServerRole::Primary)
+        .map(|server| server.name.as_str())
+        .collect();
+    let replicas_up =
+        servers.iter().filter(is_up).filter(|server| server.role == ServerRole::Replica).count();
+    match primaries.as_slice() {
+        [] => finding(
+            False,
+            Reason::NoPrimary,
+            format!("none of {} servers is a primary that answers{down_text}", servers.len()),
+        ),
+        [primary] if servers.len() > 1 && replicas_up == 0 => finding(
+            False,
+            Reason::NoHealthyReplica,
+            format!("{primary} is the primary, no replica answers{down_text}"),
+        ),
+        [primary] => finding(
+            True,
+            Reason::AsExpected,
+            format!(
+                "{primary} is the primary, {} of {} replicas answer{down_text}",
+                replicas_up,
+                servers.len() - 1
+            ),
+        ),
+        several => finding(
+            False,
+            Reason::TwoPrimaries,
+            format!("{} all say that they are the primary: stop all but one", several.join(" and ")),
+        ),
+    }
+}
+
+fn credentials_valid(pass: &Pass<'_>) -> Finding {
+    let finding = |status, reason, message: String| {
+        Finding::new(ConditionType::CredentialsValid, status, reason, message)
+    };
+    if let Some(first) = pass.credential_faults.first() {
+        let reason = match first {
+            CredentialsFault::SecretNotFound(_) => Reason::SecretNotFound,
+            CredentialsFault::KeyMissing { .. } => Reason::KeyMissing,
+            CredentialsFault::Forbidden(_) => Reason::Forbidden,
+        };
+        let faults: Vec<_> = pass.credential_faults.iter().map(ToString::to_string).collect();
+        return finding(False, reason, format!("{}; what they last held stays in use", faults.join("; ")));
+    }
+    let bad = |want: CredentialState| -> Vec<String> {
+        let bad = pass.observation.bad_credentials.iter().filter(|credential| credential.state == want);
+        bad.map(|credential| format!("{} ({})", credential.user, credential.message)).collect()
+    };
+    let rejected = bad(CredentialState::Rejected);
+    if !rejected.is_empty() {
+        let rejected: Vec<_> = rejected.iter().map(String::as_str).collect();
+        let message = format!(
+            "the servers refuse {}: correct the Secret, or the role on the servers",
+            listed(&rejected)
+        );
+        return finding(False, Reason::LoginRejected, message);
+    }
+    if pass.observation.reports == 0 || !bad(CredentialState::Missing).is_empty() {
+        let message = "the proxies have not read the Secrets yet".to_owned();
+        return finding(Unknown, Reason::Reconciling, message);
+    }
+    finding(True, Reason::Valid, "no login has been refused".to_owned())
+}
+
+fn stalled(pass: &Pass<'_>) -> Finding {
+    match blocker(pass) {
+        Some((reason, message)) => Finding::new(ConditionType::Stalled, True, reason, message),
+        None => Finding::new(
+            ConditionType::Stalled,
+            False,
+            Reason::AsExpected,
+            "nothing waits for a person".to_owned(),
+        ),
+    }
+}
+
+/// At most five of them, by name.
+fn listed(items: &[&str]) -> String {
+    const SHOWN: usize = 5;
+    match items.get(..SHOWN) {
+        Some(first) if items.len() > SHOWN => {
+            format!("{} and {} more", first.join(", "), items.len() - SHOWN)
+        }
+        Some(_) | None => items.join(", "),
+    }
+}
