@@ -1,6 +1,25 @@
 //! The PostgreSQL routing proxy, in the order in which a query passes through it.
 
+pub mod admin;
+pub mod listener;
+pub mod session;
+
+pub mod route;
+pub mod topology;
+
+pub mod fleet;
+pub mod pool;
+pub mod server;
+
 pub mod auth;
+pub mod cancel;
+pub mod monitor;
+pub mod roles;
+
+pub mod config;
+pub mod control;
+
 pub mod error;
+pub mod metrics;
 pub mod transaction;
 pub mod wire;

@@ -29,6 +29,8 @@ pub const NEGOTIATE_PROTOCOL_VERSION: u8 = b'v';
 pub const NO_DATA: u8 = b'n';
 /// `NoticeResponse`
 pub const NOTICE_RESPONSE: u8 = b'N';
+/// `NotificationResponse`
+pub const NOTIFICATION_RESPONSE: u8 = b'A';
 /// `ParameterStatus`
 pub const PARAMETER_STATUS: u8 = b'S';
 /// `ParseComplete`

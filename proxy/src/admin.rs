@@ -1,0 +1,202 @@
+//! The admin API over HTTP: health, readiness, metrics, report, and new documents.
+//!
+//! `GET /healthz`, `GET /readyz` and `GET /metrics` are served in plain HTTP on `process.probeListen`; `GET /report`
+//! and `PUT /config`, and the others too, on `process.adminListen` to whoever shows a client certificate or the token.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use pgrouting_contract::config::DOCUMENT_BYTES_MAX;
+use pgrouting_contract::report::{
+    ClientReport, ConfigOutcome, EPOCH_HEADER, Health, ProxyReport, ProxyState, Totals,
+};
+use subtle::ConstantTimeEq as _;
+
+use crate::config::Source;
+use crate::control::Control;
+use crate::error::ErrorKind;
+use crate::metrics::{ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
+use crate::transaction::PinReason;
+
+pub mod serve;
+
+/// What the API shows and changes.
+#[derive(Debug)]
+pub struct Admin {
+    /// The document, the credentials and the servers.
+    pub control: Arc<Control>,
+    /// What the serving threads count.
+    pub workers: Vec<Arc<WorkerMetrics>>,
+    /// Whether clients should be sent here.
+    pub readiness: Readiness,
+    /// The token that callers must show; `None` where certificates or the loopback address say enough.
+    pub token: Option<String>,
+}
+
+/// Whether clients should be sent here. A primary that is lost later does not count: an empty Service would turn a
+/// wait into an error.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    has_had_primary: AtomicBool,
+    is_draining: AtomicBool,
+}
+
+impl Readiness {
+    /// A primary has been found.
+    pub fn found_primary(&self) {
+        self.has_had_primary.store(true, Ordering::Relaxed);
+    }
+
+    /// The process was told to stop.
+    pub fn begin_draining(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The state for the report.
+    #[must_use]
+    pub fn state(&self) -> ProxyState {
+        if self.is_draining.load(Ordering::Relaxed) {
+            ProxyState::Draining
+        } else if self.has_had_primary.load(Ordering::Relaxed) {
+            ProxyState::Serving
+        } else {
+            ProxyState::Starting
+        }
+    }
+}
+
+/// What anyone may ask.
+#[must_use]
+pub fn public_routes(admin: Arc<Admin>) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(admin)
+}
+
+/// What the operator may ask and change.
+#[must_use]
+pub fn admin_routes(admin: Arc<Admin>) -> Router {
+    Router::new()
+        .route("/report", get(report))
+        .route("/config", put(put_config))
+        .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX + 1))
+        .with_state(Arc::clone(&admin))
+        .merge(public_routes(admin))
+}
+
+async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
+    match admin.readiness.state() {
+        ProxyState::Serving => "ok\n".into_response(),
+        ProxyState::Starting => {
+            (StatusCode::SERVICE_UNAVAILABLE, "no primary has been found yet\n").into_response()
+        }
+        ProxyState::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response(),
+    }
+}
+
+async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    match render(&admin.workers, &snapshot(&admin)) {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn report(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+    if !is_allowed(&admin, &headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    Json(report_of(&admin)).into_response()
+}
+
+async fn put_config(State(admin): State<Arc<Admin>>, headers: HeaderMap, document: Bytes) -> Response {
+    if !is_allowed(&admin, &headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let epoch = headers.get(EPOCH_HEADER).map_or(Some(0), |value| value.to_str().ok()?.parse().ok());
+    let Some(epoch) = epoch else {
+        return (StatusCode::BAD_REQUEST, format!("{EPOCH_HEADER} must be a number\n")).into_response();
+    };
+    let answer = admin.control.offer(&document, Source::Push { epoch });
+    if answer.outcome == ConfigOutcome::Applied {
+        admin.control.refresh_secrets().await;
+    }
+    let status = match answer.outcome {
+        ConfigOutcome::Applied | ConfigOutcome::Unchanged => StatusCode::OK,
+        ConfigOutcome::Stale => StatusCode::CONFLICT,
+        ConfigOutcome::Refused => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    (status, Json(answer)).into_response()
+}
+
+fn is_allowed(admin: &Admin, headers: &HeaderMap) -> bool {
+    let Some(token) = &admin.token else { return true };
+    headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
+        .is_some_and(|shown| bool::from(shown.as_bytes().ct_eq(token.as_bytes())))
+}
+
+fn report_of(admin: &Admin) -> ProxyReport {
+    let workers = &admin.workers;
+    ProxyReport {
+        proxy_version: env!("CARGO_PKG_VERSION").to_owned(),
+        state: admin.readiness.state(),
+        config: admin.control.store.report(),
+        servers: admin.control.fleet.report(),
+        credentials: admin.control.credentials.report(),
+        clients: ClientReport {
+            connected: total(workers, |w| &w.clients),
+            active: total(workers, |w| &w.clients_active),
+            waiting: total(workers, |w| &w.clients_waiting),
+        },
+        totals: Totals {
+            transactions: total(workers, |w| &w.transactions),
+            queries: total(workers, |w| &w.queries),
+            server_errors: total(workers, |w| &w.server_errors),
+            proxy_errors: (0..ErrorKind::ALL.len())
+                .map(|index| indexed(workers, |w| w.errors.get(index)))
+                .sum(),
+        },
+    }
+}
+
+fn snapshot(admin: &Admin) -> Snapshot {
+    let view = admin.control.fleet.view();
+    let servers = view
+        .pools
+        .iter()
+        .zip(&view.topology.servers)
+        .map(|(pool, server)| {
+            let counts = pool.counts();
+            ServerSnapshot {
+                name: server.name.clone(),
+                role: match server.role {
+                    pgrouting_contract::report::Role::Primary => "Primary",
+                    pgrouting_contract::report::Role::Replica => "Replica",
+                    pgrouting_contract::report::Role::Unknown => "Unknown",
+                },
+                is_up: server.health == Health::Up,
+                active: counts.active,
+                idle: counts.idle,
+                max: counts.max,
+                waiting: counts.waiting,
+            }
+        })
+        .collect();
+    Snapshot {
+        pool: view.active.config.pool.clone(),
+        stage: view.active.config.stage.as_str(),
+        generation: view.active.config.generation.0,
+        servers,
+        error_kinds: ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect(),
+        pin_reasons: PinReason::ALL.iter().map(|reason| reason.as_str()).collect(),
+    }
+}

@@ -1,0 +1,205 @@
+//! Cancel requests: which server connection a client's key stands for at the moment, and the request itself.
+//!
+//! PostgreSQL cancels whatever the connection runs when the signal arrives, so a connection must not go to another
+//! client while a request for it is on its way: a session waits for that before it gives its connection back.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::wire::startup::{CancelKey, put_cancel};
+
+/// The longest that handing a request to a server may take. A connection is held back no longer than that.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Requests on their way for one session; more are dropped, since they could not do more.
+const IN_FLIGHT_MAX: u32 = 4;
+
+/// All sessions that can be cancelled.
+#[derive(Debug, Default)]
+pub struct CancelRegistry {
+    sessions: Mutex<HashMap<CancelKey, Arc<CancelSlot>>>,
+}
+
+/// What one session runs.
+#[derive(Debug, Default)]
+pub struct CancelSlot {
+    state: Mutex<SlotState>,
+    settled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct SlotState {
+    running: Option<(SocketAddr, CancelKey)>,
+    in_flight: u32,
+}
+
+/// A session's place in the registry; it leaves when this is dropped.
+#[derive(Debug)]
+pub struct CancelHandle {
+    registry: Arc<CancelRegistry>,
+    /// The key that the client was given.
+    pub key: CancelKey,
+    slot: Arc<CancelSlot>,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// The server has it.
+    Sent,
+    /// No session has that key, or it runs nothing: PostgreSQL too says nothing then.
+    Ignored,
+    /// The server could not be reached.
+    Failed,
+}
+
+impl CancelRegistry {
+    /// Registers a session under a new random key.
+    pub fn register(self: &Arc<Self>) -> CancelHandle {
+        let slot = Arc::new(CancelSlot::default());
+        let mut sessions = locked(&self.sessions);
+        let key = loop {
+            let secret: [u8; 4] = rand::random();
+            let key = CancelKey { process_id: rand::random::<i32>() & i32::MAX, secret: secret.to_vec() };
+            if !sessions.contains_key(&key) {
+                break key;
+            }
+        };
+        sessions.insert(key.clone(), Arc::clone(&slot));
+        CancelHandle { registry: Arc::clone(self), key, slot }
+    }
+
+    /// Passes a client's request on to the server connection that its session holds now.
+    pub async fn request(&self, key: &CancelKey) -> CancelOutcome {
+        let Some(slot) = locked(&self.sessions).get(key).cloned() else { return CancelOutcome::Ignored };
+        let Some(flight) = Flight::start(slot) else { return CancelOutcome::Ignored };
+        match timeout(REQUEST_TIMEOUT, deliver(flight.peer, &flight.key)).await {
+            Ok(Ok(())) => CancelOutcome::Sent,
+            Ok(Err(_)) | Err(_) => CancelOutcome::Failed,
+        }
+    }
+}
+
+/// Sends a request and waits until the server closes: it has sent the signal then.
+async fn deliver(peer: SocketAddr, key: &CancelKey) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(peer).await?;
+    let mut packet = Vec::new();
+    put_cancel(&mut packet, key);
+    stream.write_all(&packet).await?;
+    let mut rest = [0; 64];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
+/// A request on its way; dropped, it has arrived or never will.
+struct Flight {
+    slot: Arc<CancelSlot>,
+    peer: SocketAddr,
+    key: CancelKey,
+}
+
+impl Flight {
+    fn start(slot: Arc<CancelSlot>) -> Option<Self> {
+        let (peer, key) = {
+            let mut state = locked(&slot.state);
+            if state.in_flight >= IN_FLIGHT_MAX {
+                return None;
+            }
+            let running = state.running.clone()?;
+            state.in_flight += 1;
+            running
+        };
+        Some(Self { slot, peer, key })
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        locked(&self.slot.state).in_flight -= 1;
+        self.slot.settled.notify_waiters();
+    }
+}
+
+impl CancelHandle {
+    /// From now on the key stands for this server connection.
+    pub fn begin(&self, peer: SocketAddr, key: &CancelKey) {
+        locked(&self.slot.state).running = Some((peer, key.clone()));
+    }
+
+    /// From now on the key stands for nothing. Tells whether a request is still on its way.
+    #[must_use]
+    pub fn end(&self) -> bool {
+        let mut state = locked(&self.slot.state);
+        state.running = None;
+        state.in_flight > 0
+    }
+
+    /// Waits until no request is on its way. Cancel-safe.
+    pub async fn settled(&self) {
+        loop {
+            let settled = self.slot.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            if locked(&self.slot.state).in_flight == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+}
+
+impl Drop for CancelHandle {
+    fn drop(&mut self) {
+        locked(&self.registry.sessions).remove(&self.key);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_reaches_the_connection_that_the_session_holds() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let registry = Arc::new(CancelRegistry::default());
+        let handle = registry.register();
+        assert_eq!(registry.request(&handle.key).await, CancelOutcome::Ignored);
+        let key = CancelKey { process_id: 7, secret: vec![1, 2, 3, 4] };
+        handle.begin(server.local_addr().unwrap(), &key);
+        let accept = async {
+            let (mut stream, _) = server.accept().await.unwrap();
+            let mut packet = [0; 16];
+            stream.read_exact(&mut packet).await.unwrap();
+            assert!(handle.end(), "the request is on its way until the server closes");
+            drop(stream);
+            handle.settled().await;
+            packet
+        };
+        let (outcome, packet) = tokio::join!(registry.request(&handle.key), accept);
+        assert_eq!(outcome, CancelOutcome::Sent);
+        assert_eq!(packet[8..], [0, 0, 0, 7, 1, 2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn a_key_means_nothing_after_its_session() {
+        let registry = Arc::new(CancelRegistry::default());
+        let handle = registry.register();
+        let key = handle.key.clone();
+        drop(handle);
+        assert_eq!(registry.request(&key).await, CancelOutcome::Ignored);
+        assert!(registry.sessions.lock().unwrap().is_empty());
+    }
+}

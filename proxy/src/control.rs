@@ -1,0 +1,254 @@
+//! Keeps the process in step with its document and its files.
+//!
+//! Everything here runs on the control thread: documents that are offered, the files that a document names, and the
+//! sweep of idle connections.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pgrouting_contract::config::{AuthConfig, ProxyConfig, UserConfig};
+use pgrouting_contract::report::{ConfigAnswer, ConfigOutcome, CredentialReport, CredentialState};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+use crate::auth::users::{Credentials, User};
+use crate::config::{ConfigStore, Source};
+use crate::fleet::Fleet;
+
+/// How often files are looked at and idle connections swept.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The document, the credentials and the fleet of one process.
+#[derive(Debug)]
+pub struct Control {
+    /// The document.
+    pub store: ConfigStore,
+    /// The servers.
+    pub fleet: Arc<Fleet>,
+    /// The users.
+    pub credentials: Arc<Credentials>,
+    path: PathBuf,
+    files: Mutex<FileState>,
+}
+
+/// What was read last, to see what changed.
+#[derive(Debug, Default)]
+struct FileState {
+    document: Vec<u8>,
+    secrets: Vec<SecretText>,
+}
+
+/// A user as its files say, or why they do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SecretText {
+    is_probe: bool,
+    text: Result<(String, String), (String, String)>,
+}
+
+impl Control {
+    /// Begins with the document read from `path`, of which `document` are the bytes.
+    #[must_use]
+    pub fn new(
+        store: ConfigStore,
+        fleet: Arc<Fleet>,
+        credentials: Arc<Credentials>,
+        path: PathBuf,
+        document: Vec<u8>,
+    ) -> Arc<Self> {
+        let files = Mutex::new(FileState { document, secrets: Vec::new() });
+        Arc::new(Self { store, fleet, credentials, path, files })
+    }
+
+    /// Offers a document; when it is taken, it is in effect before the answer.
+    pub fn offer(&self, document: &[u8], source: Source) -> ConfigAnswer {
+        let answer = self.store.offer(document, source, |active| self.fleet.apply(active));
+        match answer.outcome {
+            ConfigOutcome::Applied => {
+                info!(generation = answer.generation.0, hash = answer.hash.short(), "the document runs");
+            }
+            ConfigOutcome::Refused => {
+                warn!(reasons = answer.reasons.join("; "), "the document is refused; the one before runs on");
+            }
+            ConfigOutcome::Unchanged | ConfigOutcome::Stale => {}
+        }
+        answer
+    }
+
+    /// Reads the document's file again because somebody asked.
+    pub async fn reload(&self) {
+        match tokio::fs::read(&self.path).await {
+            Ok(document) => {
+                let answer = self.offer(&document, Source::Reload);
+                if answer.outcome == ConfigOutcome::Stale {
+                    warn!(reasons = answer.reasons.join("; "), "the file is not taken");
+                }
+                self.lock().document = document;
+            }
+            Err(error) => warn!(path = %self.path.display(), %error, "the document cannot be read"),
+        }
+        self.refresh_secrets().await;
+    }
+
+    /// Looks after files and idle connections for ever.
+    pub async fn run(&self) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look_at_document().await;
+            self.refresh_secrets().await;
+            let now = Instant::now();
+            self.fleet.view().pools.iter().for_each(|pool| pool.sweep(now));
+        }
+    }
+
+    async fn look_at_document(&self) {
+        let Ok(document) = tokio::fs::read(&self.path).await else { return };
+        if document == self.lock().document {
+            return;
+        }
+        self.offer(&document, Source::File);
+        self.lock().document = document;
+    }
+
+    /// Reads the files that the document names, and takes what changed in them.
+    pub async fn refresh_secrets(&self) {
+        let active = self.store.active();
+        let secrets = read_secrets(&active.config).await;
+        if secrets == self.lock().secrets {
+            return;
+        }
+        let is_list = matches!(active.config.auth, AuthConfig::UserList { .. });
+        let previous = Arc::clone(&self.credentials);
+        let texts = secrets.clone();
+        // Deriving keys takes milliseconds for each user.
+        let made = tokio::task::spawn_blocking(move || make_users(&texts, &previous, is_list)).await;
+        let Ok((users, probe, missing)) = made else { return };
+        for report in &missing {
+            warn!(user = report.user, message = report.message, "a credential cannot be read");
+        }
+        info!(users = users.len(), "credentials were read");
+        let was_probe_known = self.credentials.probe().is_some();
+        self.credentials.replace(users, probe, missing);
+        self.lock().secrets = secrets;
+        if !was_probe_known && self.credentials.probe().is_some() {
+            self.fleet.view().hurries.iter().for_each(|hurry| hurry.notify_one());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FileState> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn read_secrets(config: &ProxyConfig) -> Vec<SecretText> {
+    let mut secrets = Vec::new();
+    if let AuthConfig::UserList { users } = &config.auth {
+        for user in users {
+            secrets.push(SecretText { is_probe: false, text: read_user(user).await });
+        }
+    }
+    if let Some(probe) = &config.probe.user {
+        secrets.push(SecretText { is_probe: true, text: read_user(probe).await });
+    }
+    secrets
+}
+
+/// Name and password, or name and fault.
+async fn read_user(user: &UserConfig) -> Result<(String, String), (String, String)> {
+    let label = user.name.clone().or_else(|| user.name_file.clone()).unwrap_or_default();
+    let name = read_text(user.name.as_ref(), user.name_file.as_ref()).await.map_err(|f| (label, f))?;
+    let password = read_text(user.password.as_ref(), user.password_file.as_ref())
+        .await
+        .map_err(|fault| (name.clone(), fault))?;
+    Ok((name, password))
+}
+
+async fn read_text(text: Option<&String>, file: Option<&String>) -> Result<String, String> {
+    if let Some(text) = text {
+        return Ok(text.clone());
+    }
+    let path = Path::new(file.map(String::as_str).unwrap_or_default());
+    let text = tokio::fs::read_to_string(path).await.map_err(|e| format!("{}: {e}", path.display()))?;
+    // Editors and `kubectl create secret --from-file` leave a line end behind.
+    let text = text.trim_end_matches(['\n', '\r']);
+    if text.is_empty() { Err(format!("{}: empty", path.display())) } else { Ok(text.to_owned()) }
+}
+
+type MadeUsers = (HashMap<String, Arc<User>>, Option<Arc<User>>, Vec<CredentialReport>);
+
+/// Makes users of texts. One that is unchanged is kept as it is, with all that was learned of it; one whose file
+/// cannot be read is kept too, so that a Secret that is gone for a moment locks nobody out.
+fn make_users(secrets: &[SecretText], previous: &Credentials, is_list: bool) -> MadeUsers {
+    let mut users = HashMap::new();
+    let mut probe = None;
+    let mut missing = Vec::new();
+    for secret in secrets {
+        let known = |name: &str| {
+            if secret.is_probe { previous.probe().filter(|p| p.name == name) } else { previous.user(name) }
+        };
+        let user = match &secret.text {
+            Ok((name, password)) => match known(name) {
+                Some(user) if user.has_password(password) => user,
+                before => {
+                    let salt: [u8; 16] = rand::random();
+                    let salt = before.as_ref().map_or(&salt[..], |user| &user.salting.salt);
+                    Arc::new(User::from_secret(name, password, salt, before.as_deref()))
+                }
+            },
+            Err((name, message)) => {
+                missing.push(CredentialReport {
+                    user: name.clone(),
+                    state: CredentialState::Missing,
+                    message: message.clone(),
+                });
+                let Some(user) = known(name) else { continue };
+                user
+            }
+        };
+        if secret.is_probe {
+            probe = Some(user);
+        } else {
+            users.insert(user.name.clone(), user);
+        }
+    }
+    if probe.is_none() && is_list {
+        let first = secrets.iter().find_map(|s| s.text.as_ref().ok()).map(|(name, _)| name);
+        probe = first.and_then(|name| users.get(name)).cloned();
+    }
+    (users, probe, missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(name: &str, password: &str) -> SecretText {
+        SecretText { is_probe: false, text: Ok((name.to_owned(), password.to_owned())) }
+    }
+
+    #[test]
+    fn an_unchanged_user_is_kept_and_a_changed_one_knows_its_old_password() {
+        let credentials = Credentials::default();
+        let (users, probe, _) = make_users(&[secret("a", "1"), secret("b", "1")], &credentials, true);
+        assert_eq!(probe.as_ref().map(|p| p.name.as_str()), Some("a"), "the first user is the monitor's");
+        let before = users["a"].clone();
+        credentials.replace(users, probe, Vec::new());
+        let (users, _, _) = make_users(&[secret("a", "1"), secret("b", "2")], &credentials, true);
+        assert!(Arc::ptr_eq(&users["a"], &before));
+        assert_eq!(users["b"].verifiers().len(), 2);
+    }
+
+    #[test]
+    fn a_user_whose_file_is_gone_for_a_moment_is_kept_and_reported() {
+        let credentials = Credentials::default();
+        let (users, probe, _) = make_users(&[secret("a", "1")], &credentials, true);
+        credentials.replace(users, probe, Vec::new());
+        let gone = SecretText { is_probe: false, text: Err(("a".to_owned(), "no such file".to_owned())) };
+        let (users, _, missing) = make_users(&[gone], &credentials, true);
+        assert!(users.contains_key("a"));
+        assert_eq!(missing[0].state, CredentialState::Missing);
+    }
+}

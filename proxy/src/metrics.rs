@@ -1,0 +1,259 @@
+//! Every counter of the process, and the text that Prometheus reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus::{Encoder as _, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+
+/// Kinds of errors, by the index of `ErrorKind`.
+const ERROR_KINDS: usize = 4;
+/// Reasons to pin, by the index of `PinReason`.
+const PIN_REASONS: usize = 6;
+
+/// A number that only one thread or a few change, read at a scrape.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds one.
+    pub fn add_one(&self) {
+        self.add(1);
+    }
+
+    /// Adds a number.
+    pub fn add(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Relaxed);
+    }
+
+    /// Takes one away, for what can fall.
+    pub fn take_one(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The number now.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one serving thread counts. Each thread has its own, so that no cache line is fought over.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct WorkerMetrics {
+    /// Clients that are logged in.
+    pub clients: Counter,
+    /// Clients that hold a server connection.
+    pub clients_active: Counter,
+    /// Clients that wait for one.
+    pub clients_waiting: Counter,
+    /// Logins that succeeded.
+    pub logins: Counter,
+    /// Logins that failed.
+    pub logins_failed: Counter,
+    /// Transactions that ended.
+    pub transactions: Counter,
+    /// Requests that were answered.
+    pub queries: Counter,
+    /// Errors of servers that were passed on.
+    pub server_errors: Counter,
+    /// Errors of ours, by kind.
+    pub errors: [Counter; ERROR_KINDS],
+    /// Waits for a server connection.
+    pub waits: Counter,
+    /// Time spent in them, in microseconds.
+    pub wait_micros: Counter,
+    /// Sessions that began to keep their connection, by reason.
+    pub pins: [Counter; PIN_REASONS],
+    /// Cancel requests passed on.
+    pub cancels: Counter,
+    /// Server connections that were moved from another thread.
+    pub moves: Counter,
+}
+
+/// What a scrape shows beside the counters.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// The pool's name.
+    pub pool: String,
+    /// The stage in effect.
+    pub stage: &'static str,
+    /// The generation in effect.
+    pub generation: u64,
+    /// One entry a server.
+    pub servers: Vec<ServerSnapshot>,
+    /// Names of error kinds in index order.
+    pub error_kinds: Vec<&'static str>,
+    /// Names of pin reasons in index order.
+    pub pin_reasons: Vec<&'static str>,
+}
+
+/// What a scrape shows of one server.
+#[derive(Debug)]
+pub struct ServerSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Its role.
+    pub role: &'static str,
+    /// Whether it is up.
+    pub is_up: bool,
+    /// Connections leased.
+    pub active: u32,
+    /// Connections idle.
+    pub idle: u32,
+    /// The limit.
+    pub max: u32,
+    /// Clients in line.
+    pub waiting: u32,
+}
+
+/// Writes everything in the text format.
+///
+/// # Errors
+/// When two metrics have one name, which a test rules out.
+pub fn render(workers: &[std::sync::Arc<WorkerMetrics>], snapshot: &Snapshot) -> Result<String, prometheus::Error> {
+    let registry = Registry::new();
+    info(&registry, snapshot)?;
+    clients(&registry, workers)?;
+    counters(&registry, workers, snapshot)?;
+    servers(&registry, snapshot)?;
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&registry.gather(), &mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn info(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    let info = gauges(registry, "pgrouting_proxy_info", "What runs; the value is 1.", &["pool", "stage", "version"])?;
+    info.with_label_values(&[&snapshot.pool, snapshot.stage, env!("CARGO_PKG_VERSION")]).set(1);
+    let generation =
+        IntGauge::new("pgrouting_proxy_config_generation", "The generation of the document in effect.")?;
+    generation.set(i64::try_from(snapshot.generation).unwrap_or(i64::MAX));
+    registry.register(Box::new(generation))
+}
+
+fn clients(registry: &Registry, workers: &[std::sync::Arc<WorkerMetrics>]) -> Result<(), prometheus::Error> {
+    let clients = gauges(registry, "pgrouting_proxy_clients", "Clients now, by state.", &["state"])?;
+    let sum = |field: fn(&WorkerMetrics) -> &Counter| total(workers, field);
+    let (active, waiting) = (sum(|w| &w.clients_active), sum(|w| &w.clients_waiting));
+    let idle = sum(|w| &w.clients).saturating_sub(active + waiting);
+    for (state, number) in [("active", active), ("waiting", waiting), ("idle", idle)] {
+        clients.with_label_values(&[state]).set(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+    Ok(())
+}
+
+fn counters(
+    registry: &Registry,
+    workers: &[std::sync::Arc<WorkerMetrics>],
+    snapshot: &Snapshot,
+) -> Result<(), prometheus::Error> {
+    let plain: [(&str, &str, fn(&WorkerMetrics) -> &Counter); 9] = [
+        ("pgrouting_proxy_transactions_total", "Transactions that ended.", |w| &w.transactions),
+        ("pgrouting_proxy_queries_total", "Requests that were answered.", |w| &w.queries),
+        ("pgrouting_proxy_server_errors_total", "Errors of servers that were passed on.", |w| &w.server_errors),
+        ("pgrouting_proxy_logins_total", "Client logins that succeeded.", |w| &w.logins),
+        ("pgrouting_proxy_logins_failed_total", "Client logins that failed.", |w| &w.logins_failed),
+        ("pgrouting_proxy_waits_total", "Waits for a server connection.", |w| &w.waits),
+        ("pgrouting_proxy_wait_microseconds_total", "Time spent waiting for a server connection.", |w| {
+            &w.wait_micros
+        }),
+        ("pgrouting_proxy_cancels_total", "Cancel requests passed on.", |w| &w.cancels),
+        ("pgrouting_proxy_connection_moves_total", "Server connections moved between threads.", |w| &w.moves),
+    ];
+    for (name, help, field) in plain {
+        let counter = prometheus::IntCounter::new(name, help)?;
+        counter.inc_by(total(workers, field));
+        registry.register(Box::new(counter))?;
+    }
+    let errors = counters_by(registry, "pgrouting_proxy_errors_total", "Errors that the proxy made.", "kind")?;
+    for (index, kind) in snapshot.error_kinds.iter().enumerate() {
+        errors.with_label_values(&[*kind]).inc_by(indexed(workers, |w| w.errors.get(index)));
+    }
+    let pins =
+        counters_by(registry, "pgrouting_proxy_pins_total", "Sessions that began to keep a connection.", "reason")?;
+    for (index, reason) in snapshot.pin_reasons.iter().enumerate() {
+        pins.with_label_values(&[*reason]).inc_by(indexed(workers, |w| w.pins.get(index)));
+    }
+    Ok(())
+}
+
+fn servers(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    let up = gauges(registry, "pgrouting_proxy_server_up", "Whether a server answers.", &["server", "role"])?;
+    let connections = gauges(
+        registry,
+        "pgrouting_proxy_server_connections",
+        "Server connections now, by state.",
+        &["server", "state"],
+    )?;
+    let max =
+        gauges(registry, "pgrouting_proxy_server_connections_max", "The limit of connections.", &["server"])?;
+    let waiting =
+        gauges(registry, "pgrouting_proxy_server_waiting", "Clients in line for a connection.", &["server"])?;
+    for server in &snapshot.servers {
+        up.with_label_values(&[&server.name, server.role]).set(i64::from(server.is_up));
+        connections.with_label_values(&[&*server.name, "active"]).set(i64::from(server.active));
+        connections.with_label_values(&[&*server.name, "idle"]).set(i64::from(server.idle));
+        max.with_label_values(&[&server.name]).set(i64::from(server.max));
+        waiting.with_label_values(&[&server.name]).set(i64::from(server.waiting));
+    }
+    Ok(())
+}
+
+/// The sum of one counter over all threads.
+pub fn total(workers: &[std::sync::Arc<WorkerMetrics>], field: fn(&WorkerMetrics) -> &Counter) -> u64 {
+    workers.iter().map(|worker| field(worker).value()).sum()
+}
+
+/// The sum of one counter out of an array over all threads.
+pub fn indexed<'a>(
+    workers: &'a [std::sync::Arc<WorkerMetrics>],
+    field: impl Fn(&'a WorkerMetrics) -> Option<&'a Counter>,
+) -> u64 {
+    workers.iter().filter_map(|worker| field(worker)).map(Counter::value).sum()
+}
+
+fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+    let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(gauges.clone()))?;
+    Ok(gauges)
+}
+
+fn counters_by(registry: &Registry, name: &str, help: &str, label: &str) -> Result<IntCounterVec, prometheus::Error> {
+    let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
+    registry.register(Box::new(counters.clone()))?;
+    Ok(counters)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn threads_are_summed() {
+        let workers = [Arc::new(WorkerMetrics::default()), Arc::new(WorkerMetrics::default())];
+        workers[0].queries.add(2);
+        workers[1].queries.add(3);
+        workers[1].clients.add_one();
+        let server = ServerSnapshot {
+            name: "pg-0".to_owned(),
+            role: "Primary",
+            is_up: true,
+            active: 1,
+            idle: 2,
+            max: 20,
+            waiting: 0,
+        };
+        let snapshot = Snapshot { servers: vec![server], error_kinds: vec!["client"], ..Snapshot::default() };
+        let text = render(&workers, &snapshot).unwrap();
+        for line in [
+            "pgrouting_proxy_queries_total 5",
+            "pgrouting_proxy_clients{state=\"idle\"} 1",
+            "pgrouting_proxy_server_connections{server=\"pg-0\",state=\"idle\"} 2",
+            "pgrouting_proxy_server_up{role=\"Primary\",server=\"pg-0\"} 1",
+            "pgrouting_proxy_errors_total{kind=\"client\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+}

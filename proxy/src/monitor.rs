@@ -1,0 +1,206 @@
+//! Asks each server, on a connection of its own, what it is and whether it is up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgrouting_contract::report::{Health, Role};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::debug;
+
+use crate::auth::users::Credentials;
+use crate::server::connect::{ConnectError, Endpoint, Want, connect};
+use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::settings::Settings;
+use crate::wire::backend::error_field;
+
+/// One answer to "who are you": recovery or not, the timeline, and the identity of the database cluster. A standby
+/// tells the timeline of its last restart point, which may lag behind the one that it replays.
+const QUERY: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
+     CASE WHEN pg_catalog.pg_is_in_recovery() \
+     THEN (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint())::pg_catalog.text \
+     ELSE ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int4::text \
+     END, \
+     (SELECT system_identifier FROM pg_catalog.pg_control_system())";
+
+/// The part of it that every role may ask.
+const QUERY_WITHOUT_PRIVILEGES: &str = "SELECT pg_catalog.pg_is_in_recovery(), NULL, NULL";
+
+/// What a probe found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Observation {
+    /// The server answered.
+    Answered {
+        /// What it is.
+        role: Role,
+        /// Its timeline, where the monitor's role may ask.
+        timeline: Option<u32>,
+        /// The identity of its database cluster, where the monitor's role may ask.
+        system_identifier: Option<u64>,
+    },
+    /// It is there, but would not let the monitor in: nothing new is known of it.
+    Refused(String),
+    /// It is not there, not yet, or no more.
+    Down(String),
+}
+
+impl Observation {
+    /// The health that it stands for.
+    #[must_use]
+    pub const fn health(&self) -> Health {
+        match self {
+            Self::Answered { .. } | Self::Refused(_) => Health::Up,
+            Self::Down(_) => Health::Down,
+        }
+    }
+}
+
+/// What one server's monitor needs.
+#[derive(Debug)]
+pub struct Monitor {
+    /// The server.
+    pub endpoint: Endpoint,
+    /// Where the monitor's user is found.
+    pub credentials: Arc<Credentials>,
+    /// As whom and to what it connects; `None` while no user is known.
+    pub identity: Arc<Identity>,
+    /// No settings.
+    pub settings: Arc<Settings>,
+    /// The time from one probe to the next.
+    pub interval: Duration,
+    /// The longest wait for an answer.
+    pub timeout: Duration,
+    /// Asks for a probe before its time: somebody failed to reach the server.
+    pub hurry: Arc<Notify>,
+}
+
+impl Monitor {
+    /// Probes for ever and tells `observe` each result. Ends when it is dropped.
+    pub async fn run(self, observe: impl Fn(Observation)) {
+        let mut connection = None;
+        loop {
+            let began = Instant::now();
+            let mut observation = self.probe(&mut connection).await;
+            if matches!(observation, Observation::Down(_)) {
+                // The connection may have died of something that the server survived: ask once more on a new one.
+                observation = self.probe(&mut connection).await;
+            }
+            debug!(endpoint = %self.endpoint, ?observation, "probed");
+            observe(observation);
+            tokio::select! {
+                () = sleep_until(began + self.interval) => {}
+                () = self.hurry.notified() => {}
+            }
+        }
+    }
+
+    async fn probe(&self, connection: &mut Option<Box<ServerConnection>>) -> Observation {
+        match timeout(self.timeout, self.ask(connection)).await {
+            Ok(Ok(observation)) => observation,
+            Ok(Err(error)) => {
+                *connection = None;
+                observation_of(&error)
+            }
+            Err(_) => {
+                *connection = None;
+                Observation::Down(format!("no answer in {:?}", self.timeout))
+            }
+        }
+    }
+
+    async fn ask(&self, connection: &mut Option<Box<ServerConnection>>) -> Result<Observation, ConnectError> {
+        let connection = match connection {
+            Some(connection) => connection,
+            None => {
+                let Some(user) = self.credentials.probe() else {
+                    return Ok(Observation::Refused("the monitor's user is not known".to_owned()));
+                };
+                connection.insert(self.connect(&user).await?)
+            }
+        };
+        match connection.run(QUERY).await {
+            Err(ConnectError::Refused(message)) if error_field(&message, b'C') == Some(b"42501") => {
+                connection.run(QUERY_WITHOUT_PRIVILEGES).await.map(|rows| observation_from(&rows))
+            }
+            other => other.map(|rows| observation_from(&rows)),
+        }
+    }
+
+    async fn connect(
+        &self,
+        user: &Arc<crate::auth::users::User>,
+    ) -> Result<Box<ServerConnection>, ConnectError> {
+        let identity = if user.name == self.identity.user {
+            Arc::clone(&self.identity)
+        } else {
+            // The Secret's user name changed since the document was read.
+            Arc::new(Identity {
+                id: self.identity.id,
+                user: user.name.clone(),
+                database: self.identity.database.clone(),
+            })
+        };
+        let parameters = [("application_name".to_owned(), "pgrouting-monitor".to_owned())];
+        connect(Want {
+            endpoint: &self.endpoint,
+            identity: &identity,
+            user,
+            parameters: &parameters,
+            settings: &self.settings,
+            home: WorkerId(u16::MAX),
+            timeout: self.timeout,
+        })
+        .await
+    }
+}
+
+fn observation_of(error: &ConnectError) -> Observation {
+    let text = error.to_string();
+    if error.is_transient() { Observation::Down(text) } else { Observation::Refused(text) }
+}
+
+fn observation_from(rows: &[Vec<Option<String>>]) -> Observation {
+    let Some([Some(in_recovery), timeline, system_identifier]) = rows.first().map(Vec::as_slice) else {
+        return Observation::Down("the answer to the probe has no row".to_owned());
+    };
+    Observation::Answered {
+        role: if in_recovery == "t" { Role::Replica } else { Role::Primary },
+        timeline: timeline.as_ref().and_then(|text| text.parse().ok()),
+        system_identifier: system_identifier.as_ref().and_then(|text| text.parse().ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_tells_role_and_identity() {
+        let row = |fields: [Option<&str>; 3]| vec![fields.map(|f| f.map(str::to_owned)).to_vec()];
+        assert_eq!(
+            observation_from(&row([Some("t"), Some("3"), Some("18446744073709551615")])),
+            Observation::Answered {
+                role: Role::Replica,
+                timeline: Some(3),
+                system_identifier: Some(u64::MAX)
+            }
+        );
+        assert_eq!(
+            observation_from(&row([Some("f"), None, None])),
+            Observation::Answered { role: Role::Primary, timeline: None, system_identifier: None }
+        );
+        assert_eq!(observation_from(&[]).health(), Health::Down);
+    }
+
+    #[test]
+    fn a_server_that_refuses_the_login_is_not_down() {
+        let refused = |code| {
+            let mut message = Vec::new();
+            crate::wire::backend::put_error(&mut message, &[(b'C', code), (b'M', "no")]);
+            observation_of(&ConnectError::Refused(message)).health()
+        };
+        assert_eq!(refused("28P01"), Health::Up);
+        assert_eq!(refused("53300"), Health::Up);
+        assert_eq!(refused("57P03"), Health::Down);
+    }
+}

@@ -1,0 +1,121 @@
+//! The line of clients that wait for a connection.
+//!
+//! First come, first served, but for one liberty: a connection that is given back by a thread goes to a client of
+//! that thread where one stands near the front, since moving it to another thread costs system calls. The client at
+//! the front is passed over a bounded number of times.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot;
+
+use crate::pool::Grant;
+use crate::server::connection::WorkerId;
+
+/// How far from the front a client of the same thread may stand.
+const LOOK_AHEAD: usize = 8;
+
+/// How often the client at the front may be passed over.
+const PASSED_OVER_MAX: u32 = 8;
+
+/// One client in line.
+#[derive(Debug)]
+pub struct Waiter {
+    /// The number of its identity.
+    pub identity: u32,
+    /// The thread that it runs on.
+    pub worker: WorkerId,
+    /// Where it takes what it is handed; closed when it has given up.
+    pub grant: oneshot::Sender<Grant>,
+}
+
+/// The line.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    line: VecDeque<Waiter>,
+    front_passed_over: u32,
+}
+
+impl Waiters {
+    /// How many stand in line, those that have given up among them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.line.len()
+    }
+
+    /// Whether nobody stands in line.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    /// Joins the line at its end.
+    pub fn push(&mut self, waiter: Waiter) {
+        self.line.push_back(waiter);
+    }
+
+    /// The next client for a connection whose home is this thread.
+    pub fn pop(&mut self, home: WorkerId) -> Option<Waiter> {
+        self.drop_gone();
+        let near = self.line.iter().take(LOOK_AHEAD).position(|w| w.worker == home && !w.grant.is_closed());
+        match near {
+            Some(index) if index > 0 && self.front_passed_over < PASSED_OVER_MAX => {
+                self.front_passed_over += 1;
+                self.line.remove(index)
+            }
+            _ => self.pop_first(),
+        }
+    }
+
+    /// The client that has waited longest.
+    pub fn pop_first(&mut self) -> Option<Waiter> {
+        self.drop_gone();
+        self.front_passed_over = 0;
+        self.line.pop_front()
+    }
+
+    fn drop_gone(&mut self) {
+        while self.line.front().is_some_and(|waiter| waiter.grant.is_closed()) {
+            self.line.pop_front();
+            self.front_passed_over = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiter(identity: u32, worker: u16) -> (Waiter, oneshot::Receiver<Grant>) {
+        let (grant, granted) = oneshot::channel();
+        (Waiter { identity, worker: WorkerId(worker), grant }, granted)
+    }
+
+    #[test]
+    fn those_who_gave_up_are_passed_over() {
+        let mut waiters = Waiters::default();
+        let (first, gone) = waiter(1, 0);
+        let (second, _granted) = waiter(2, 0);
+        waiters.push(first);
+        waiters.push(second);
+        drop(gone);
+        assert_eq!(waiters.pop_first().map(|w| w.identity), Some(2));
+        assert!(waiters.pop_first().is_none());
+    }
+
+    #[test]
+    fn a_client_of_the_same_thread_goes_first_but_the_front_is_not_starved() {
+        let mut waiters = Waiters::default();
+        let mut kept = Vec::new();
+        let mut push = |waiters: &mut Waiters, identity, worker| {
+            let (waiter, granted) = waiter(identity, worker);
+            waiters.push(waiter);
+            kept.push(granted);
+        };
+        push(&mut waiters, 1, 1);
+        for identity in 2..30 {
+            push(&mut waiters, identity, 0);
+        }
+        let order: Vec<_> = (0..12).filter_map(|_| waiters.pop(WorkerId(0)).map(|w| w.identity)).collect();
+        assert_eq!(order, [2, 3, 4, 5, 6, 7, 8, 9, 1, 10, 11, 12]);
+    }
+}

@@ -1,0 +1,8 @@
+//! One connection to one server: opening it, what it carries, what is known of its state.
+
+pub mod connect;
+pub mod connection;
+pub mod prepared;
+pub mod query;
+pub mod replies;
+pub mod settings;

@@ -1,0 +1,311 @@
+//! Opens and logs in a connection to a server.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, BytesMut};
+use pgrouting_contract::report::CredentialState;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use crate::auth::answer::{AnswerFault, AnswerStep, ServerLogin};
+use crate::auth::scram::Keys;
+use crate::auth::users::User;
+use crate::server::connection::{Identity, Outbox, Parameters, ServerConnection, WorkerId};
+use crate::server::prepared::PreparedSet;
+use crate::server::replies::Replies;
+use crate::server::settings::Settings;
+use crate::transaction::TransactionStatus;
+use crate::wire::backend::{self, authentication, error_field};
+use crate::wire::frame::{HEADER_LEN, header};
+use crate::wire::sqlstate;
+use crate::wire::startup::{CancelKey, put_startup};
+
+/// The longest message that a server may send before it is ready, in bytes.
+const HANDSHAKE_MESSAGE_MAX: usize = 64 * 1024;
+
+/// Secrets of one user that are tried before giving up; each try is a connection.
+const ATTEMPTS_MAX: usize = 4;
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Its host name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// What a new connection is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct Want<'a> {
+    /// Where it leads.
+    pub endpoint: &'a Endpoint,
+    /// Who it is for.
+    pub identity: &'a Arc<Identity>,
+    /// How to log in.
+    pub user: &'a Arc<User>,
+    /// Settings that it starts with.
+    pub parameters: &'a [(String, String)],
+    /// No settings beyond those, as the pool's registry has them.
+    pub settings: &'a Arc<Settings>,
+    /// The thread that opens it.
+    pub home: WorkerId,
+    /// The longest that all of it may take.
+    pub timeout: Duration,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The server cannot be reached, or closed the connection.
+    #[error("{0}")]
+    Unreachable(#[from] io::Error),
+    /// It took too long.
+    #[error("no answer in {0:?}")]
+    Timeout(Duration),
+    /// The server refused with an ErrorResponse, which is whole.
+    #[error("{}", error_text(.0))]
+    Refused(Vec<u8>),
+    /// We cannot log in.
+    #[error("cannot log in: {0}")]
+    Login(#[from] AnswerFault),
+    /// What answers does not speak PostgreSQL's protocol.
+    #[error("not a PostgreSQL server: {0}")]
+    Protocol(&'static str),
+}
+
+impl ConnectError {
+    /// Whether it may work a moment later, somewhere or here: the server is gone, starting up or shutting down.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Timeout(_) => true,
+            Self::Refused(message) => {
+                matches!(error_field(message, b'C'), Some(b"57P01" | b"57P02" | b"57P03"))
+            }
+            Self::Login(_) | Self::Protocol(_) => false,
+        }
+    }
+}
+
+fn error_text(message: &[u8]) -> String {
+    let field = |kind| String::from_utf8_lossy(error_field(message, kind).unwrap_or_default()).into_owned();
+    format!("{} ({})", field(b'M'), field(b'C'))
+}
+
+/// Opens a connection, trying each secret of the user in turn. Not cancel-safe: a connection under way is closed.
+///
+/// # Errors
+/// When there is no connection in the end; the reason is the last one.
+pub async fn connect(want: Want<'_>) -> Result<Box<ServerConnection>, ConnectError> {
+    let attempts = async {
+        let mut attempt = 0;
+        loop {
+            let mut login = ServerLogin::start(Arc::clone(want.user), attempt);
+            let outcome = Handshake::open(want.endpoint).await?.run(want, &mut login).await;
+            match &outcome {
+                Ok(_) => {
+                    login.accepted();
+                    want.user.note(CredentialState::Valid, "");
+                }
+                Err(ConnectError::Refused(message)) if is_login_refusal(message) => {
+                    attempt += 1;
+                    if login.has_another_secret() && attempt < ATTEMPTS_MAX {
+                        continue;
+                    }
+                    want.user.note(
+                        CredentialState::Rejected,
+                        format!("server {}: {}", want.endpoint, error_text(message)),
+                    );
+                }
+                Err(ConnectError::Login(fault)) => {
+                    want.user.note(CredentialState::Rejected, format!("server {}: {fault}", want.endpoint));
+                }
+                Err(
+                    ConnectError::Refused(_)
+                    | ConnectError::Unreachable(_)
+                    | ConnectError::Timeout(_)
+                    | ConnectError::Protocol(_),
+                ) => {}
+            }
+            return outcome;
+        }
+    };
+    timeout(want.timeout, attempts).await.unwrap_or(Err(ConnectError::Timeout(want.timeout)))
+}
+
+fn is_login_refusal(message: &[u8]) -> bool {
+    let code = error_field(message, b'C');
+    code == Some(sqlstate::INVALID_PASSWORD.as_bytes())
+        || code == Some(sqlstate::INVALID_AUTHORIZATION.as_bytes())
+}
+
+/// A socket before the server is ready.
+struct Handshake {
+    stream: TcpStream,
+    inbox: BytesMut,
+}
+
+impl Handshake {
+    async fn open(endpoint: &Endpoint) -> Result<Self, ConnectError> {
+        let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
+        stream.set_nodelay(true)?;
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(30))
+            .with_interval(Duration::from_secs(10));
+        socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        Ok(Self { stream, inbox: BytesMut::with_capacity(2048) })
+    }
+
+    async fn run(
+        mut self,
+        want: Want<'_>,
+        login: &mut ServerLogin,
+    ) -> Result<Box<ServerConnection>, ConnectError> {
+        let mut out = Vec::with_capacity(256);
+        let mut parameters = vec![("user", &*want.identity.user), ("database", &*want.identity.database)];
+        parameters.extend(want.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        put_startup(&mut out, &parameters);
+        self.stream.write_all(&out).await?;
+        self.log_in(login).await?;
+        let mut parameters = Parameters::default();
+        let mut cancel_key = CancelKey { process_id: 0, secret: Vec::new() };
+        loop {
+            let message = self.message().await?;
+            match message.first() {
+                Some(&backend::PARAMETER_STATUS) => {
+                    if let Some((name, value)) = backend::parameter_status(&message) {
+                        parameters.set(name, value);
+                    }
+                }
+                Some(&backend::BACKEND_KEY_DATA) => {
+                    cancel_key = backend::backend_key(&message)
+                        .ok_or(ConnectError::Protocol("malformed BackendKeyData"))?;
+                }
+                Some(&backend::NOTICE_RESPONSE) => {}
+                Some(&backend::READY_FOR_QUERY) => break,
+                Some(&backend::ERROR_RESPONSE) => return Err(ConnectError::Refused(message.to_vec())),
+                _ => return Err(ConnectError::Protocol("unexpected message after the login")),
+            }
+        }
+        let now = Instant::now();
+        Ok(Box::new(ServerConnection {
+            peer: self.stream.peer_addr()?,
+            stream: self.stream,
+            identity: Arc::clone(want.identity),
+            cancel_key,
+            home: want.home,
+            opened_at: now,
+            idle_since: now,
+            transaction: TransactionStatus::Idle,
+            opened_with: Arc::clone(want.settings),
+            settings: Arc::clone(want.settings),
+            parameters,
+            prepared: PreparedSet::default(),
+            unnamed: None,
+            replies: Replies::default(),
+            is_skipping: false,
+            is_unsynced: false,
+            is_copying_in: false,
+            inbox: self.inbox,
+            cleared: 0,
+            passing: 0,
+            outbox: Outbox::default(),
+        }))
+    }
+
+    async fn log_in(&mut self, login: &mut ServerLogin) -> Result<(), ConnectError> {
+        let mut out = Vec::new();
+        loop {
+            let message = self.message().await?;
+            match message.first() {
+                Some(&backend::AUTHENTICATION) => {}
+                Some(&backend::ERROR_RESPONSE) => return Err(ConnectError::Refused(message.to_vec())),
+                Some(&backend::NOTICE_RESPONSE) => continue,
+                _ => return Err(ConnectError::Protocol("unexpected message during the login")),
+            }
+            let request =
+                authentication(&message).ok_or(ConnectError::Protocol("malformed authentication request"))?;
+            let nonce: [u8; 18] = rand::random();
+            match login.take(&request, &nonce, &mut out)? {
+                AnswerStep::Done => return Ok(()),
+                AnswerStep::Continue => {}
+                AnswerStep::Derive(password, salting) => {
+                    let keys = tokio::task::spawn_blocking(move || Keys::derive(&password, &salting))
+                        .await
+                        .map_err(io::Error::other)?;
+                    login.answer(keys, &mut out);
+                }
+            }
+            self.stream.write_all(&out).await?;
+            out.clear();
+        }
+    }
+
+    /// The next whole message. Cancel-safe: what was read stays in the inbox.
+    async fn message(&mut self) -> Result<BytesMut, ConnectError> {
+        loop {
+            let header = header(&self.inbox, HANDSHAKE_MESSAGE_MAX)
+                .map_err(|_| ConnectError::Protocol("impossible message length"))?;
+            match header {
+                Some(header) if self.inbox.len() >= header.total => {
+                    return Ok(self.inbox.split_to(header.total));
+                }
+                Some(header) => self.inbox.reserve(header.total),
+                None => self.inbox.reserve(HEADER_LEN),
+            }
+            if self.stream.read_buf(&mut self.inbox).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+}
+
+impl ServerConnection {
+    /// Runs a statement of ours on a connection that is idle and gives its rows as text. Not cancel-safe: a
+    /// connection that was left in the middle must be closed.
+    ///
+    /// # Errors
+    /// When the connection breaks, or the server answers an error, which is whole.
+    pub async fn run(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, ConnectError> {
+        crate::wire::frontend::put_query(self.outbox.bytes(), sql);
+        poll_fn(|cx| self.outbox.poll_send(&mut self.stream, cx)).await?;
+        let mut rows = Vec::new();
+        let mut error = None;
+        loop {
+            let Some(message) = self.message_at(0) else {
+                if poll_fn(|cx| self.poll_read(cx)).await? == 0 {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                continue;
+            };
+            let total = message.len();
+            match message.first() {
+                Some(b'D') => rows.push(crate::server::query::text_row(message)),
+                Some(&backend::ERROR_RESPONSE) => error = Some(message.to_vec()),
+                Some(&backend::PARAMETER_STATUS) => {
+                    if let Some((name, value)) = backend::parameter_status(message) {
+                        let (name, value) = (name.to_vec(), value.to_vec());
+                        self.parameters.set(&name, &value);
+                    }
+                }
+                Some(&backend::READY_FOR_QUERY) => {
+                    self.inbox.advance(total);
+                    return error.map_or(Ok(rows), |error| Err(ConnectError::Refused(error)));
+                }
+                _ => {}
+            }
+            self.inbox.advance(total);
+        }
+    }
+}

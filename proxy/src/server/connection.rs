@@ -1,0 +1,254 @@
+//! One logged-in connection to a server and all that is known of its state.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::BytesMut;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
+
+use crate::server::prepared::PreparedSet;
+use crate::server::replies::Replies;
+use crate::server::settings::Settings;
+use crate::transaction::TransactionStatus;
+use crate::wire::frame::header;
+use crate::wire::frontend::TERMINATE_MESSAGE;
+use crate::wire::startup::CancelKey;
+
+/// Bytes that one read from a server may bring.
+pub const READ_BYTES: usize = 16 * 1024;
+
+/// The longest message that a server may send, header included.
+pub const SERVER_MESSAGE_MAX: usize = 0x7fff_ffff;
+
+/// Who a server connection is logged in as, and to what.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Unique among the identities of the process.
+    pub id: u32,
+    /// The role.
+    pub user: String,
+    /// The database.
+    pub database: String,
+}
+
+/// A thread that serves clients; a server connection is registered with one of them at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerId(pub u16);
+
+/// One connection.
+#[derive(Debug)]
+pub struct ServerConnection {
+    /// Its socket.
+    pub stream: TcpStream,
+    /// Where it leads, as resolved: a cancel request must go to the same server.
+    pub peer: SocketAddr,
+    /// Who it is logged in as.
+    pub identity: Arc<Identity>,
+    /// What cancels its query.
+    pub cancel_key: CancelKey,
+    /// The thread that its socket is registered with.
+    pub home: WorkerId,
+    /// Since when it is open.
+    pub opened_at: Instant,
+    /// Since when it is idle.
+    pub idle_since: Instant,
+    /// Where its transaction stands, by the last `ReadyForQuery`.
+    pub transaction: TransactionStatus,
+    /// The settings that it was opened with, and goes back to by RESET.
+    pub opened_with: Arc<Settings>,
+    /// The settings that it was given last.
+    pub settings: Arc<Settings>,
+    /// The values that the server has reported, in the order of the first report.
+    pub parameters: Parameters,
+    /// The statements of ours that it has prepared.
+    pub prepared: PreparedSet,
+    /// The id of the definition that its unnamed statement has.
+    pub unnamed: Option<u64>,
+    /// What it owes.
+    pub replies: Replies,
+    /// An error in the extended protocol was answered and its Sync is still to come from the client: the server
+    /// ignores everything until then.
+    pub is_skipping: bool,
+    /// Messages of the extended protocol have been sent since the last Sync.
+    pub is_unsynced: bool,
+    /// The client sends COPY data.
+    pub is_copying_in: bool,
+    /// Bytes received and not passed on yet.
+    pub inbox: BytesMut,
+    /// How many of them, from the front, are whole messages or parts of them that may go to the client as they are.
+    pub cleared: usize,
+    /// Bytes of the current message that are still to come and may go to the client as they are.
+    pub passing: usize,
+    /// Bytes to be sent.
+    pub outbox: Outbox,
+}
+
+impl ServerConnection {
+    /// Reads what the server has sent into the inbox. `Ready(Ok(0))` is the end of the stream.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.inbox.reserve(READ_BYTES);
+        poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.inbox)
+    }
+
+    /// Whether nothing is under way: it is between transactions and everything has been passed on.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.replies.is_empty()
+            && self.transaction == TransactionStatus::Idle
+            && !self.is_skipping
+            && !self.is_unsynced
+            && !self.is_copying_in
+            && self.passing == 0
+            && self.inbox.is_empty()
+            && self.outbox.is_empty()
+    }
+
+    /// Whether it can serve the next client: it is at rest, and the server has not closed it or said anything. A
+    /// server says something to an idle connection when it ends it, so that is no longer fit either. Costs no system
+    /// call unless there is something to read.
+    pub fn is_fit(&mut self) -> bool {
+        // A look only: no one waits for this poll, so no waker is needed.
+        self.is_at_rest() && self.poll_read(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    /// Registers the socket with the calling thread's runtime.
+    ///
+    /// # Errors
+    /// When the system refuses; the connection is closed then.
+    pub fn rehome(self: Box<Self>, home: WorkerId) -> io::Result<Box<Self>> {
+        if self.home == home {
+            return Ok(self);
+        }
+        let this = *self;
+        let stream = TcpStream::from_std(this.stream.into_std()?)?;
+        Ok(Box::new(Self { stream, home, ..this }))
+    }
+
+    /// Says goodbye and closes. The server notices the close anyway, so a full socket does not matter.
+    pub fn close(self: Box<Self>) {
+        let _ = self.stream.try_write(&TERMINATE_MESSAGE);
+    }
+
+    /// The whole message at position `at` of the inbox, if it is there; else `None`.
+    #[must_use]
+    pub fn message_at(&self, at: usize) -> Option<&[u8]> {
+        let rest = self.inbox.get(at..)?;
+        let header = header(rest, SERVER_MESSAGE_MAX).ok()??;
+        rest.get(..header.total)
+    }
+}
+
+/// The values that a server reports, which a client is told at its login and whenever they change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parameters {
+    pairs: Vec<(Box<[u8]>, Box<[u8]>)>,
+}
+
+impl Parameters {
+    /// Takes a report. Tells whether it changed anything.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
+        match self.pairs.iter_mut().find(|(known, _)| **known == *name) {
+            Some((_, known)) if **known == *value => false,
+            Some((_, known)) => {
+                *known = value.into();
+                true
+            }
+            None => {
+                self.pairs.push((name.into(), value.into()));
+                true
+            }
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.pairs.iter().map(|(name, value)| (&**name, &**value))
+    }
+}
+
+/// Bytes on their way into a socket.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outbox {
+    /// An outbox that keeps at most this capacity while it is empty.
+    const KEPT_BYTES: usize = 16 * 1024;
+
+    /// Whether everything has been sent.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// How much is still to be sent.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Where to append.
+    pub const fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Forgets what has not been sent.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.sent = 0;
+    }
+
+    /// Sends as much as the socket takes. `Ready(Ok)` means all of it.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn poll_send(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest @ [_, ..]) = self.bytes.get(self.sent..) {
+            match Pin::new(&mut *stream).poll_write(cx, rest) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(sent)) => self.sent += sent,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        self.sent = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(Self::KEPT_BYTES);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The process's identities, so that they can be compared by number.
+#[derive(Debug, Default)]
+pub struct Identities {
+    known: std::sync::Mutex<VecDeque<Arc<Identity>>>,
+    next_id: std::sync::atomic::AtomicU32,
+}
+
+impl Identities {
+    /// The identity of this user and database.
+    pub fn intern(&self, user: &str, database: &str) -> Arc<Identity> {
+        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(identity) = known.iter().find(|i| i.user == user && i.database == database) {
+            return Arc::clone(identity);
+        }
+        // Those that no client, connection or cache holds any more make room.
+        known.retain(|identity| Arc::strong_count(identity) > 1);
+        let id = self.next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let identity = Arc::new(Identity { id, user: user.to_owned(), database: database.to_owned() });
+        known.push_back(Arc::clone(&identity));
+        identity
+    }
+}

@@ -1,0 +1,93 @@
+//! One client's end of a session: its socket, what it has sent, what it is to get.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf as _, BytesMut};
+use tokio::net::TcpStream;
+use tokio_util::io::poll_read_buf;
+
+use crate::server::connection::Outbox;
+use crate::server::settings::Settings;
+use crate::session::prepared::ClientStatements;
+
+/// Bytes that one read from a client may bring.
+pub const READ_BYTES: usize = 8 * 1024;
+
+/// A client that is logged in.
+#[derive(Debug)]
+pub struct Client {
+    /// Its socket.
+    pub stream: TcpStream,
+    /// What it has sent and nobody has taken yet. Holds no memory while it is empty and the client idle.
+    pub inbox: BytesMut,
+    /// What it is to get.
+    pub outbox: Outbox,
+    /// What it has prepared.
+    pub statements: ClientStatements,
+    /// The settings that it came with.
+    pub settings: Arc<Settings>,
+    /// Bytes of a large message, still to come, that go to the server as they are.
+    pub streaming: usize,
+    /// Bytes of a large message, still to come, that nobody wants.
+    pub discarding: usize,
+    /// After an error of ours in the extended protocol: everything to the next Sync is ignored.
+    pub is_skipping: bool,
+}
+
+impl Client {
+    /// A client whose first bytes, if it sent any with its login, are in `inbox`.
+    #[must_use]
+    pub fn new(stream: TcpStream, inbox: BytesMut, settings: Arc<Settings>) -> Self {
+        Self {
+            stream,
+            inbox,
+            outbox: Outbox::default(),
+            statements: ClientStatements::default(),
+            settings,
+            streaming: 0,
+            discarding: 0,
+            is_skipping: false,
+        }
+    }
+
+    /// Reads what it has sent into the inbox. `Ready(Ok(0))` is the end of the stream.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // Asked first, so that a client that says nothing costs no buffer.
+        match self.stream.poll_read_ready(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
+        }
+        self.inbox.reserve(READ_BYTES);
+        poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.inbox)
+    }
+
+    /// Sends what it is to get. `Ready` means all of it.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outbox.poll_send(&mut self.stream, cx)
+    }
+
+    /// Gives the inbox's memory back while there is nothing in it.
+    pub fn rest(&mut self) {
+        if self.inbox.is_empty() {
+            self.inbox = BytesMut::new();
+        }
+    }
+
+    /// Drops what nobody wants from the front of the inbox. Tells whether there is more to be dropped.
+    pub fn discard(&mut self) -> bool {
+        let dropped = self.discarding.min(self.inbox.len());
+        self.inbox.advance(dropped);
+        self.discarding -= dropped;
+        self.discarding > 0
+    }
+}

@@ -1,0 +1,174 @@
+//! What all sessions of the process share, and what those of one thread do.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::users::Credentials;
+use crate::cancel::CancelRegistry;
+use crate::error::ErrorKind;
+use crate::fleet::Fleet;
+use crate::metrics::WorkerMetrics;
+use crate::roles::Roles;
+use crate::server::connection::{Identities, Parameters, WorkerId};
+use crate::server::prepared::Statements;
+use crate::server::settings::SettingsRegistry;
+use crate::session::relay::Seen;
+use crate::transaction::PinReason;
+
+/// Clients that are asked to leave in one second when the process stops, so that those who take them over are not
+/// stormed.
+const LEAVING_PER_SECOND: u64 = 1000;
+
+/// The longest that an idle client may be left alone after the process was told to stop.
+const LEAVING_WITHIN: Duration = Duration::from_secs(10);
+
+/// What all sessions share.
+#[derive(Debug)]
+pub struct Context {
+    /// The servers.
+    pub fleet: Arc<Fleet>,
+    /// The users.
+    pub credentials: Arc<Credentials>,
+    /// The stored verifiers of roles, for pass-through.
+    pub roles: Roles,
+    /// The keys that clients cancel with.
+    pub cancels: Arc<CancelRegistry>,
+    /// The prepared statements.
+    pub statements: Statements,
+    /// The settings that clients came with.
+    pub settings: SettingsRegistry,
+    /// Roles and databases.
+    pub identities: Arc<Identities>,
+    /// What servers report at a login.
+    pub greetings: Greetings,
+    /// How many clients there are.
+    pub clients: ClientCount,
+    /// What mock salts are made of.
+    pub secret: [u8; 32],
+}
+
+/// One serving thread.
+#[derive(Debug)]
+pub struct Worker {
+    /// Its number.
+    pub id: WorkerId,
+    /// What it counts.
+    pub metrics: Arc<WorkerMetrics>,
+    /// Cancelled when clients have to leave at their transaction boundaries.
+    pub drain: CancellationToken,
+    /// Cancelled when they have to leave at once.
+    pub kill: CancellationToken,
+}
+
+impl Worker {
+    /// Adds what was seen in an exchange.
+    pub fn count(&self, seen: &Seen) {
+        self.metrics.queries.add(seen.queries);
+        self.metrics.transactions.add(seen.transactions);
+        if seen.errors > 0 {
+            self.metrics.server_errors.add(seen.errors);
+        }
+    }
+
+    /// Ends when an idle session has to leave: some time after the thread began to drain, by lot, so that not all
+    /// leave at once. `clients` is how many there are.
+    pub async fn drained(&self, clients: u64) {
+        self.drain.cancelled().await;
+        let span = Duration::from_millis(clients.saturating_mul(1000) / LEAVING_PER_SECOND).min(LEAVING_WITHIN);
+        let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
+        tokio::time::sleep(span.mul_f64(share)).await;
+    }
+}
+
+impl WorkerMetrics {
+    /// Counts an error that the proxy made.
+    pub fn count_error(&self, kind: ErrorKind) {
+        let index = ErrorKind::ALL.iter().position(|known| *known == kind);
+        if let Some(counter) = index.and_then(|index| self.errors.get(index)) {
+            counter.add_one();
+        }
+    }
+
+    /// Counts a session that begins to keep its connection.
+    pub fn count_pin(&self, reason: PinReason) {
+        let index = PinReason::ALL.iter().position(|known| *known == reason);
+        if let Some(counter) = index.and_then(|index| self.pins.get(index)) {
+            counter.add_one();
+        }
+    }
+}
+
+/// How many clients are connected, over all threads.
+#[derive(Debug, Default)]
+pub struct ClientCount {
+    count: AtomicU64,
+}
+
+/// A client that is counted until this is dropped.
+#[derive(Debug)]
+pub struct CountedClient {
+    context: Arc<Context>,
+}
+
+impl ClientCount {
+    /// The number now.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl CountedClient {
+    /// Counts a client, unless there are `max` already.
+    #[must_use]
+    pub fn admit(context: &Arc<Context>, max: u32) -> Option<Self> {
+        let before = context.clients.count.fetch_add(1, Ordering::Relaxed);
+        let counted = Self { context: Arc::clone(context) };
+        (before < u64::from(max)).then_some(counted)
+    }
+}
+
+impl Drop for CountedClient {
+    fn drop(&mut self) {
+        self.context.clients.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The values that a server reports to a new session, by identity and the settings asked for, so that a login needs
+/// no server connection when an equal one came before.
+#[derive(Debug, Default)]
+pub struct Greetings {
+    known: Mutex<HashMap<GreetingKey, (Instant, Arc<Parameters>)>>,
+}
+
+/// Identity and settings but for the application's name.
+type GreetingKey = (u32, Vec<(String, String)>);
+
+/// Greetings that are kept.
+const GREETINGS_MAX: usize = 1024;
+
+/// How long a greeting counts: servers are upgraded, and defaults of roles change.
+const GREETING_FRESH: Duration = Duration::from_secs(60);
+
+impl Greetings {
+    /// What a session of this kind was told within the last minute.
+    #[must_use]
+    pub fn find(&self, key: &GreetingKey) -> Option<Arc<Parameters>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(key).filter(|(at, _)| at.elapsed() < GREETING_FRESH).map(|(_, greeting)| Arc::clone(greeting))
+    }
+
+    /// Keeps what a session of this kind is told.
+    pub fn keep(&self, key: GreetingKey, greeting: Arc<Parameters>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= GREETINGS_MAX {
+            known.clear();
+        }
+        known.insert(key, (Instant::now(), greeting));
+    }
+}

@@ -1,0 +1,102 @@
+//! How sessions end: what the client is told, and what becomes of the connection.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::error::{ClientError, ErrorKind};
+use crate::pool::lease::Lease;
+use crate::server::connection::Outbox;
+use crate::session::End;
+use crate::session::exchange::Stop;
+use crate::session::request::RequestFault;
+use crate::transaction::PinReason;
+use crate::wire::sqlstate;
+
+/// The longest that a client may take to read its last message.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a client is told when the proxy stops, as PostgreSQL does.
+#[must_use]
+pub fn shutdown() -> ClientError {
+    ClientError::fatal(
+        ErrorKind::Policy,
+        sqlstate::ADMIN_SHUTDOWN,
+        "terminating connection due to administrator command",
+    )
+    .with_hint("This proxy is being stopped; connect again to reach another one.")
+}
+
+/// What a client is told about a message that no client may send.
+#[must_use]
+pub fn fault(fault: &RequestFault) -> ClientError {
+    match fault {
+        RequestFault::Length(_) | RequestFault::Type(_) => {
+            ClientError::fatal(ErrorKind::Client, sqlstate::PROTOCOL_VIOLATION, fault.to_string())
+        }
+        RequestFault::TooLong(_) => ClientError::fatal(
+            ErrorKind::Limit,
+            sqlstate::PROGRAM_LIMIT_EXCEEDED,
+            format!("{fault} is longer than this pool allows"),
+        )
+        .with_hint("Raise pooling.maxMessageBytes, or send the data with COPY."),
+    }
+}
+
+/// Why the session ends after an exchange that did not come to rest. A connection at rest is kept for its cleaning;
+/// any other is closed here, which rolls its transaction back.
+pub fn of(
+    stop: Stop,
+    reason: Option<PinReason>,
+    lease: Lease,
+    kept: &mut Option<(PinReason, Lease)>,
+    is_told: bool,
+) -> End {
+    let end = match stop {
+        Stop::AtRest | Stop::Terminated | Stop::ClientGone(_) => End::Left,
+        Stop::ClientFault(reason) => End::Told(fault(&reason)),
+        Stop::ServerGone(_) if is_told => End::Closed,
+        Stop::ServerGone(error) => {
+            warn!(server = lease.pool().name, ?error, "the server closed a connection in use");
+            End::Told(
+                ClientError::fatal(
+                    ErrorKind::Server,
+                    sqlstate::CONNECTION_FAILURE,
+                    "the server closed the connection unexpectedly",
+                )
+                .with_hint("Whether a statement under way took effect is not known."),
+            )
+        }
+        Stop::ServerFault(error) => {
+            warn!(server = lease.pool().name, %error, "a server connection is out of step and is closed");
+            End::Told(ClientError::fatal(
+                ErrorKind::Server,
+                sqlstate::PROTOCOL_VIOLATION,
+                "the server broke the protocol",
+            ))
+        }
+    };
+    if lease.is_at_rest() && matches!(end, End::Left) {
+        *kept = Some((reason.unwrap_or(PinReason::SessionMode), lease));
+    }
+    end
+}
+
+/// Sends what is left to be sent and closes. A client that does not read is not waited for.
+pub async fn send_last(stream: &mut TcpStream, outbox: &mut Outbox) {
+    let goodbye = async {
+        std::future::poll_fn(|cx| outbox.poll_send(stream, cx)).await?;
+        stream.shutdown().await?;
+        // What the client has sent meanwhile is read: closing over it would reset the connection, and the client
+        // might never see its last message.
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok::<(), io::Error>(())
+    };
+    // A client that has gone, or does not read, loses nothing that it wanted.
+    let _ = timeout(GOODBYE_TIMEOUT, goodbye).await;
+}

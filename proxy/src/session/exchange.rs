@@ -1,0 +1,180 @@
+//! Moves bytes both ways between a client and its server connection until nothing is under way.
+//!
+//! One poll loop serves both directions, and neither waits for the other: a client that sends without reading, or
+//! reads slowly, holds up only itself. Every round does what can be done without waiting; a request that fits one read
+//! costs one read and one write on either side.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Buf as _;
+use tokio::io::AsyncWrite;
+
+use crate::server::connection::ServerConnection;
+use crate::server::prepared::Statements;
+use crate::session::client::Client;
+use crate::session::forward::{Forwarded, forward};
+use crate::session::relay::{OutOfStep, Seen, put_local, walk};
+use crate::session::request::RequestFault;
+
+/// Bytes of a client that are read ahead of the server.
+const READ_AHEAD_MAX: usize = 256 * 1024;
+
+/// Why an exchange stops.
+#[derive(Debug)]
+pub enum Stop {
+    /// Nothing is under way: the connection is between transactions, and the client has everything.
+    AtRest,
+    /// The client has said goodbye.
+    Terminated,
+    /// The client has gone without a word.
+    ClientGone(io::Error),
+    /// The client sent what no client may send.
+    ClientFault(RequestFault),
+    /// The server has gone; what it said last has been passed on.
+    ServerGone(Option<io::Error>),
+    /// The server's answers are not those that it owes.
+    ServerFault(OutOfStep),
+}
+
+/// One exchange.
+#[derive(Debug)]
+pub struct Exchange<'a> {
+    /// The client.
+    pub client: &'a mut Client,
+    /// Its server connection.
+    pub server: &'a mut ServerConnection,
+    /// The statements of the process.
+    pub statements: &'a Statements,
+    /// The largest message that the client may send, in bytes.
+    pub message_bytes_max: usize,
+    /// What was seen of the answers so far.
+    pub seen: Seen,
+    /// Whether anything has been sent to the server; before that, being at rest means nothing.
+    pub is_begun: bool,
+}
+
+impl Exchange<'_> {
+    /// Goes on until there is a reason to stop. Cancel-safe: all state is in the client and the connection.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
+        loop {
+            match self.round(cx) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(stop) => return Poll::Ready(stop),
+            }
+        }
+    }
+
+    /// Does what can be done now. Tells whether anything was.
+    fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
+        let mut is_progress = self.to_server(cx)?;
+        is_progress |= self.to_client(cx)?;
+        if self.is_at_rest() {
+            return Err(Stop::AtRest);
+        }
+        is_progress |= self.from_server(cx)?;
+        if !is_progress {
+            is_progress = self.from_client(cx)?;
+        }
+        Ok(is_progress)
+    }
+
+    fn to_server(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
+        let forwarded = if self.client.inbox.is_empty() {
+            Forwarded::Nothing
+        } else {
+            forward(self.client, self.server, self.statements, self.message_bytes_max)
+                .map_err(Stop::ClientFault)?
+        };
+        match forwarded {
+            Forwarded::Nothing => {}
+            Forwarded::Something => {
+                self.is_begun = true;
+                if self.server.passing == 0 {
+                    put_local(self.client, self.server);
+                }
+            }
+            // A client that leaves in the middle of something leaves the connection in the middle too.
+            Forwarded::Terminate => return Err(Stop::Terminated),
+        }
+        if self.server.outbox.is_empty() {
+            return Ok(forwarded == Forwarded::Something);
+        }
+        match self.server.outbox.poll_send(&mut self.server.stream, cx) {
+            Poll::Ready(Ok(())) => Ok(true),
+            // The server may have said why it closed; that is read below.
+            Poll::Ready(Err(_)) => {
+                self.server.outbox.clear();
+                Ok(false)
+            }
+            Poll::Pending => Ok(forwarded == Forwarded::Something),
+        }
+    }
+
+    fn to_client(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
+        let mut is_progress = false;
+        if !self.client.outbox.is_empty() {
+            match self.client.poll_send(cx) {
+                Poll::Ready(Ok(())) => is_progress = true,
+                Poll::Ready(Err(error)) => return Err(Stop::ClientGone(error)),
+                Poll::Pending => return Ok(false),
+            }
+        }
+        while self.server.cleared > 0 {
+            let cleared = self.server.inbox.get(..self.server.cleared).unwrap_or_default();
+            match Pin::new(&mut self.client.stream).poll_write(cx, cleared) {
+                Poll::Ready(Ok(0)) => return Err(Stop::ClientGone(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(count)) => {
+                    self.server.inbox.advance(count);
+                    self.server.cleared -= count;
+                    is_progress = true;
+                }
+                Poll::Ready(Err(error)) => return Err(Stop::ClientGone(error)),
+                Poll::Pending => break,
+            }
+        }
+        Ok(is_progress)
+    }
+
+    fn from_server(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
+        // A client that is slow is not read ahead of.
+        if self.server.cleared > 0 || !self.client.outbox.is_empty() {
+            return Ok(false);
+        }
+        if self.seen.is_fatal {
+            return Err(Stop::ServerGone(None));
+        }
+        match self.server.poll_read(cx) {
+            Poll::Ready(Ok(0)) => Err(Stop::ServerGone(None)),
+            Poll::Ready(Ok(_)) => {
+                walk(self.client, self.server, &mut self.seen).map_err(Stop::ServerFault)?;
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => Err(Stop::ServerGone(Some(error))),
+            Poll::Pending => Ok(false),
+        }
+    }
+
+    fn from_client(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
+        if self.client.inbox.len() >= READ_AHEAD_MAX && !self.server.outbox.is_empty() {
+            return Ok(false);
+        }
+        match self.client.poll_read(cx) {
+            Poll::Ready(Ok(0)) => Err(Stop::ClientGone(io::ErrorKind::UnexpectedEof.into())),
+            Poll::Ready(Ok(_)) => Ok(true),
+            Poll::Ready(Err(error)) => Err(Stop::ClientGone(error)),
+            Poll::Pending => Ok(false),
+        }
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.is_begun
+            && self.server.is_at_rest()
+            && self.client.outbox.is_empty()
+            && self.client.streaming == 0
+            && self.client.discarding == 0
+    }
+}
+

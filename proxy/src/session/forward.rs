@@ -1,0 +1,294 @@
+//! From the client to the server: messages as they are, but for the names of prepared statements.
+//!
+//! Only `Parse`, `Bind`, `Describe` and `Close` are looked into, and of them only the names.
+
+use std::sync::Arc;
+
+use bytes::Buf as _;
+
+use crate::server::connection::ServerConnection;
+use crate::server::prepared::{Statement, Statements, server_name};
+use crate::server::replies::Owed;
+use crate::session::client::Client;
+use crate::session::request::{COLLECTED_MAX, RequestFault, client_header, is_streamable};
+use crate::transaction::TransactionStatus;
+use crate::wire::codec::put_cstr;
+use crate::wire::frame::{HEADER_LEN, Header};
+use crate::wire::frontend::{
+    BIND, CLOSE, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY, SYNC, TERMINATE,
+    Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse, put_query, target,
+};
+
+/// Bytes on their way to the server beyond which the client is not read further.
+const BACKLOG_MAX: usize = 256 * 1024;
+
+/// What became of the client's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forwarded {
+    /// Nothing was there to take.
+    Nothing,
+    /// Something was taken.
+    Something,
+    /// The client says goodbye.
+    Terminate,
+}
+
+/// Takes the whole messages at the front of the client's inbox, and what is there of a large one, into the server's
+/// outbox.
+///
+/// # Errors
+/// When a message is one that no client may send, or its body is not what its type says.
+pub fn forward(
+    client: &mut Client,
+    server: &mut ServerConnection,
+    statements: &Statements,
+    message_bytes_max: usize,
+) -> Result<Forwarded, RequestFault> {
+    let mut forwarded = Forwarded::Nothing;
+    while server.outbox.len() < BACKLOG_MAX {
+        if client.discarding > 0 && client.discard() {
+            break;
+        }
+        if client.streaming > 0 {
+            if client.inbox.is_empty() {
+                break;
+            }
+            stream(client, server);
+            forwarded = Forwarded::Something;
+            continue;
+        }
+        let Some(header) = client_header(&client.inbox, message_bytes_max)? else { break };
+        if client.inbox.len() < header.total {
+            let is_large = header.total > COLLECTED_MAX && client.inbox.len() >= COLLECTED_MAX;
+            if !(is_streamable(header.kind) && is_large) {
+                let missing = header.total - client.inbox.len();
+                client.inbox.reserve(missing.min(COLLECTED_MAX));
+                break;
+            }
+        }
+        if header.kind == TERMINATE {
+            return Ok(Forwarded::Terminate);
+        }
+        give_settings(client, server);
+        take(client, server, statements, header)?;
+        forwarded = Forwarded::Something;
+    }
+    Ok(forwarded)
+}
+
+/// Gives the connection this client's settings, where it has others, before its first message.
+fn give_settings(client: &Client, server: &mut ServerConnection) {
+    if Arc::ptr_eq(&client.settings, &server.settings) || !server.is_at_rest() {
+        return;
+    }
+    let sql = server.settings.change_to(&client.settings);
+    if !sql.is_empty() {
+        put_query(server.outbox.bytes(), &sql);
+        server.replies.push(Owed::HiddenQuery);
+    }
+    server.settings = Arc::clone(&client.settings);
+}
+
+/// Passes on what is there of a large message.
+fn stream(client: &mut Client, server: &mut ServerConnection) {
+    let count = client.streaming.min(client.inbox.len());
+    server.outbox.bytes().extend_from_slice(client.inbox.get(..count).unwrap_or_default());
+    client.inbox.advance(count);
+    client.streaming -= count;
+}
+
+/// Takes one message, which is whole or large.
+fn take(
+    client: &mut Client,
+    server: &mut ServerConnection,
+    statements: &Statements,
+    header: Header,
+) -> Result<(), RequestFault> {
+    if server.is_skipping && header.kind != SYNC {
+        // The server ignores everything to the next Sync, and so do we: nothing of it has an effect.
+        client.discarding = header.total;
+        client.discard();
+        return Ok(());
+    }
+    let there = header.total.min(client.inbox.len());
+    let message = client.inbox.split_to(there);
+    client.streaming = header.total - there;
+    let malformed = RequestFault::Type(header.kind);
+    match header.kind {
+        QUERY => {
+            client.statements.forget_unnamed();
+            server.unnamed = None;
+            pass(server, &message, Some(Owed::Query));
+        }
+        FUNCTION_CALL => pass(server, &message, Some(Owed::FunctionCall)),
+        PARSE => take_parse(client, server, statements, &message).ok_or(malformed)?,
+        BIND => take_bind(client, server, &message, header).ok_or(malformed)?,
+        DESCRIBE => take_describe(client, server, &message).ok_or(malformed)?,
+        CLOSE => take_close(client, server, &message).ok_or(malformed)?,
+        EXECUTE => pass(server, &message, Some(Owed::Execute)),
+        SYNC => {
+            server.is_skipping = false;
+            server.is_unsynced = false;
+            // A server that is being sent COPY data ignores a Sync.
+            let owed = (!server.is_copying_in).then_some(Owed::Sync);
+            pass(server, &message, owed);
+            return Ok(());
+        }
+        COPY_DONE | COPY_FAIL => {
+            server.is_copying_in = false;
+            pass(server, &message, None);
+            return Ok(());
+        }
+        // CopyData, and Flush below.
+        _ => pass(server, &message, None),
+    }
+    if matches!(header.kind, PARSE | BIND | DESCRIBE | CLOSE | EXECUTE | FLUSH) {
+        server.is_unsynced = true;
+    }
+    Ok(())
+}
+
+fn pass(server: &mut ServerConnection, message: &[u8], owed: Option<Owed>) {
+    server.outbox.bytes().extend_from_slice(message);
+    if let Some(owed) = owed {
+        server.replies.push(owed);
+    }
+}
+
+fn take_parse(
+    client: &mut Client,
+    server: &mut ServerConnection,
+    statements: &Statements,
+    message: &[u8],
+) -> Option<()> {
+    let parsed = parse(message)?;
+    if parsed.name.is_empty() {
+        let statement = statements.anonymous(parsed.definition);
+        server.unnamed = Some(statement.id);
+        let definition = client.statements.define(b"", Some(statement));
+        pass(server, message, Some(Owed::Parse(definition)));
+        return Some(());
+    }
+    if let Some(existing) = client.statements.find(parsed.name).cloned() {
+        // PostgreSQL refuses a second statement of one name; so that it does, it must have the first.
+        prepare(server, &existing);
+        put_parse(server.outbox.bytes(), existing.name.as_bytes(), parsed.definition);
+        let definition = client.statements.define(parsed.name, Some(existing));
+        server.replies.push(Owed::Parse(definition));
+        return Some(());
+    }
+    let statement = statements.intern(parsed.definition, client.settings.plan_id);
+    let definition = client.statements.define(parsed.name, Some(Arc::clone(&statement)));
+    let is_prepared = server.prepared.touch(statement.id);
+    if is_prepared && server.transaction != TransactionStatus::Failed {
+        server.replies.push(Owed::LocalParse(definition));
+        return Some(());
+    }
+    if is_prepared {
+        // In a failed transaction the server refuses most of what is parsed, which only it can judge.
+        put_close_statement(server.outbox.bytes(), statement.name.as_bytes());
+        server.replies.push(Owed::HiddenClose(Some(statement.id)));
+    } else {
+        make_room(server, statement.id);
+    }
+    put_parse(server.outbox.bytes(), statement.name.as_bytes(), parsed.definition);
+    server.replies.push(Owed::Parse(definition));
+    Some(())
+}
+
+fn take_bind(
+    client: &Client,
+    server: &mut ServerConnection,
+    message: &[u8],
+    header: Header,
+) -> Option<()> {
+    let (portal, name) = bind_names(message)?;
+    match client.statements.find(name) {
+        Some(statement) if !name.is_empty() => {
+            prepare(server, statement);
+            let after = HEADER_LEN + portal.len() + 1 + name.len() + 1;
+            // The length counts itself and the whole body, of which the rest may still be on its way.
+            let length = i32::try_from(header.total - 1 - name.len() + statement.name.len()).ok()?;
+            let out = server.outbox.bytes();
+            out.push(BIND);
+            out.extend_from_slice(&length.to_be_bytes());
+            put_cstr(out, portal);
+            put_cstr(out, statement.name.as_bytes());
+            out.extend_from_slice(message.get(after..)?);
+            server.replies.push(Owed::Bind);
+        }
+        found => {
+            if name.is_empty() {
+                give_unnamed(server, found);
+            }
+            pass(server, message, Some(Owed::Bind));
+        }
+    }
+    Some(())
+}
+
+fn take_describe(client: &Client, server: &mut ServerConnection, message: &[u8]) -> Option<()> {
+    match target(message)? {
+        Target::Statement(b"") => {
+            give_unnamed(server, client.statements.find(b""));
+            pass(server, message, Some(Owed::Describe));
+        }
+        Target::Statement(name) => match client.statements.find(name) {
+            Some(statement) => {
+                prepare(server, statement);
+                put_describe_statement(server.outbox.bytes(), statement.name.as_bytes());
+                server.replies.push(Owed::Describe);
+            }
+            None => pass(server, message, Some(Owed::Describe)),
+        },
+        Target::Portal(_) => pass(server, message, Some(Owed::Describe)),
+    }
+    Some(())
+}
+
+fn take_close(client: &mut Client, server: &mut ServerConnection, message: &[u8]) -> Option<()> {
+    match target(message)? {
+        // The server keeps it for whoever else has prepared the same.
+        Target::Statement(name) if client.statements.find(name).is_some() => {
+            let definition = client.statements.define(name, None);
+            server.replies.push(Owed::LocalClose(definition));
+        }
+        Target::Statement(_) | Target::Portal(_) => pass(server, message, Some(Owed::Close)),
+    }
+    Some(())
+}
+
+/// Makes sure that the server has a statement of ours.
+fn prepare(server: &mut ServerConnection, statement: &Arc<Statement>) {
+    if server.prepared.touch(statement.id) {
+        return;
+    }
+    make_room(server, statement.id);
+    put_parse(server.outbox.bytes(), statement.name.as_bytes(), &statement.definition);
+    server.replies.push(Owed::HiddenParse(Arc::clone(statement)));
+}
+
+/// Counts a statement as prepared, and closes another for it where there are too many.
+fn make_room(server: &mut ServerConnection, id: u64) {
+    if let Some(evicted) = server.prepared.insert(id) {
+        put_close_statement(server.outbox.bytes(), server_name(evicted).as_bytes());
+        server.replies.push(Owed::HiddenClose(Some(evicted)));
+    }
+}
+
+/// Makes sure that the server's unnamed statement is this client's, or none.
+fn give_unnamed(server: &mut ServerConnection, statement: Option<&Arc<Statement>>) {
+    match statement {
+        Some(statement) if server.unnamed != Some(statement.id) => {
+            server.unnamed = Some(statement.id);
+            put_parse(server.outbox.bytes(), b"", &statement.definition);
+            server.replies.push(Owed::HiddenUnnamedParse);
+        }
+        None if server.unnamed.is_some() => {
+            server.unnamed = None;
+            put_close_statement(server.outbox.bytes(), b"");
+            server.replies.push(Owed::HiddenClose(None));
+        }
+        Some(_) | None => {}
+    }
+}

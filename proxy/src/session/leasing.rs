@@ -1,0 +1,226 @@
+//! Gets a session a connection: chooses the server, takes, opens or waits for a connection, within one deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgrouting_contract::config::Traffic;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::error::{ClientError, ErrorKind};
+use crate::fleet::View;
+use crate::pool::lease::{Lease, Slot};
+use crate::pool::{Grant, Request, Taken};
+use crate::route::{Access, Route, route};
+use crate::server::connect::{ConnectError, Want, connect};
+use crate::session::Session;
+use crate::wire::backend::error_field;
+use crate::wire::sqlstate;
+
+/// The pause before a server that could not be reached is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum Refusal {
+    /// An error of ours; the session may go on.
+    Proxy(ClientError),
+    /// The server's own refusal, which ends the session as it would without a proxy.
+    Server(Vec<u8>),
+}
+
+/// What a server's pool answered.
+struct Asked {
+    view: Arc<View>,
+    index: usize,
+    taken: Taken,
+}
+
+impl Session {
+    /// Gets a connection, at once where there is one. Dropped, it leaves its place in line.
+    pub(super) async fn lease(&mut self) -> Result<Lease, Refusal> {
+        let first = match self.ask() {
+            Some(Asked { taken: Taken::Connection(lease), .. }) => match self.fit(lease) {
+                Some(lease) => return Ok(lease),
+                None => self.ask(),
+            },
+            other => other,
+        };
+        let metrics = Arc::clone(&self.worker.metrics);
+        let began = Instant::now();
+        metrics.clients_waiting.add_one();
+        let leased = self.lease_in_time(began, first).await;
+        metrics.clients_waiting.take_one();
+        metrics.waits.add_one();
+        metrics.wait_micros.add(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+        leased
+    }
+
+    /// Asks the server of this moment for a connection; `None` where there is no such server.
+    fn ask(&mut self) -> Option<Asked> {
+        let view = Arc::clone(&self.view.borrow_and_update());
+        if view.active.config.pooling.traffic == Traffic::Paused {
+            return None;
+        }
+        let Route::Server(index) = choose(&view, self.access) else { return None };
+        let taken = view.pools.get(index)?.take(self.wanted());
+        Some(Asked { view, index, taken })
+    }
+
+    async fn lease_in_time(&mut self, began: Instant, first: Option<Asked>) -> Result<Lease, Refusal> {
+        let mut asked = first;
+        let mut trouble = None;
+        loop {
+            let Some(Asked { view, index, taken }) = asked.take().or_else(|| self.ask()) else {
+                self.await_server(began, &mut trouble).await?;
+                continue;
+            };
+            let deadline = began + view.active.config.pooling.checkout_timeout.get();
+            let taken = match taken {
+                Taken::Connection(lease) => Ok(lease),
+                Taken::Slot(slot) => Err(slot),
+                Taken::Queued(granted) => match timeout_at(deadline, granted).await {
+                    Ok(Ok(Grant::Connection(lease))) => Ok(lease),
+                    Ok(Ok(Grant::Slot(slot))) => Err(slot),
+                    // The server has left the document: another one is asked.
+                    Ok(Err(_)) => continue,
+                    Err(_) => return Err(trouble.unwrap_or_else(|| timed_out(&view, self.access))),
+                },
+            };
+            match taken {
+                Ok(lease) => {
+                    if let Some(lease) = self.fit(lease) {
+                        return Ok(lease);
+                    }
+                }
+                Err(slot) => match self.open(&view, index, slot).await {
+                    Ok(lease) => return Ok(lease),
+                    Err(error) => {
+                        let said = self.judge(&view, index, error)?;
+                        if Instant::now() + RETRY_PAUSE >= deadline {
+                            return Err(said);
+                        }
+                        trouble = Some(said);
+                        sleep(RETRY_PAUSE).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Waits for a view that may have a server: while traffic is paused as long as whoever ordered it wants, else to
+    /// the deadline.
+    async fn await_server(&mut self, began: Instant, trouble: &mut Option<Refusal>) -> Result<(), Refusal> {
+        let view = Arc::clone(&self.view.borrow());
+        let pooling = &view.active.config.pooling;
+        if pooling.traffic == Traffic::Paused {
+            return self.view.changed().await.map_err(|_| Refusal::Proxy(crate::session::end::shutdown()));
+        }
+        view.hurries.iter().for_each(|hurry| hurry.notify_one());
+        let deadline = began + pooling.checkout_timeout.get();
+        timeout_at(deadline, self.view.changed())
+            .await
+            .map(|_| ())
+            .map_err(|_| trouble.take().unwrap_or_else(|| timed_out(&view, self.access)))
+    }
+
+    /// The connection on this thread, if it is still good; else it is closed.
+    fn fit(&self, lease: Lease) -> Option<Lease> {
+        let is_elsewhere = lease.home != self.worker.id;
+        if is_elsewhere {
+            self.worker.metrics.moves.add_one();
+        }
+        let mut lease = lease.rehome(self.worker.id).ok()?;
+        lease.is_fit().then_some(lease)
+    }
+
+    async fn open(&self, view: &View, index: usize, slot: Slot) -> Result<Lease, ConnectError> {
+        let (Some(pool), Some(user)) =
+            (view.pools.get(index), self.context.credentials.user(&self.identity.user))
+        else {
+            return Err(ConnectError::Login(crate::auth::answer::AnswerFault::NoSecret));
+        };
+        let limits = pool.limits();
+        let settings = self.context.settings.none();
+        let connection = connect(Want {
+            endpoint: &pool.endpoint,
+            identity: &self.identity,
+            user: &user,
+            parameters: &limits.parameters,
+            settings: &settings,
+            home: self.worker.id,
+            timeout: limits.connect_timeout,
+        })
+        .await?;
+        Ok(slot.fill(connection))
+    }
+
+    /// Whether to try again: gives what to say if the time runs out, or the refusal that is final.
+    fn judge(&self, view: &View, index: usize, error: ConnectError) -> Result<Refusal, Refusal> {
+        if let Some(hurry) = view.hurries.get(index) {
+            hurry.notify_one();
+        }
+        let name = view.pools.get(index).map(|pool| pool.name.as_str()).unwrap_or_default();
+        tracing::debug!(server = name, %error, "no connection could be opened");
+        let is_transient = error.is_transient();
+        match error {
+            ConnectError::Refused(message) => {
+                let is_full = error_field(&message, b'C') == Some(sqlstate::TOO_MANY_CONNECTIONS.as_bytes());
+                if is_transient || is_full { Ok(Refusal::Server(message)) } else { Err(Refusal::Server(message)) }
+            }
+            ConnectError::Login(fault) => Err(Refusal::Proxy(
+                ClientError::fatal(
+                    ErrorKind::Server,
+                    sqlstate::INVALID_AUTHORIZATION,
+                    format!("cannot log in to server \"{name}\" as \"{}\": {fault}", self.identity.user),
+                )
+                .with_hint("The user may have been removed from the pool, or its password changed: log in again."),
+            )),
+            ConnectError::Unreachable(_) | ConnectError::Timeout(_) | ConnectError::Protocol(_) => {
+                Ok(Refusal::Proxy(
+                    ClientError::error(
+                        ErrorKind::Server,
+                        sqlstate::CANNOT_CONNECT,
+                        format!("cannot connect to server \"{name}\""),
+                    )
+                    .with_hint("The proxy's log and its report say why."),
+                ))
+            }
+        }
+    }
+
+    fn wanted(&self) -> Request<'_> {
+        Request { identity: &self.identity, settings: &self.client.settings, worker: self.worker.id }
+    }
+}
+
+fn choose(view: &View, access: Access) -> Route {
+    let outstanding = |index: usize| {
+        view.pools.get(index).map_or(0, |pool| {
+            let counts = pool.counts();
+            counts.active + counts.waiting
+        })
+    };
+    route(&view.topology, access, outstanding, rand::random())
+}
+
+fn timed_out(view: &View, access: Access) -> Refusal {
+    let waited = view.active.config.pooling.checkout_timeout;
+    let (sqlstate, message, hint) = match choose(view, access) {
+        Route::Server(_) => (
+            sqlstate::TOO_MANY_CONNECTIONS,
+            format!("no server connection became free in {waited}"),
+            "Shorten transactions, or raise pooling.maxServerConnections or pooling.checkoutTimeout.",
+        ),
+        Route::NoPrimary => (
+            sqlstate::CANNOT_CONNECT_NOW,
+            format!("no primary was found in {waited}"),
+            "The proxy's report says what each server answered.",
+        ),
+        Route::NoReplica => (
+            sqlstate::CANNOT_CONNECT_NOW,
+            format!("no replica was found in {waited}"),
+            "The proxy's report says what each server answered.",
+        ),
+    };
+    Refusal::Proxy(ClientError::error(ErrorKind::Limit, sqlstate, message).with_hint(hint))
+}

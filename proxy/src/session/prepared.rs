@@ -1,0 +1,83 @@
+//! The prepared statements of one client, under its own names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::server::prepared::Statement;
+use crate::server::replies::Definition;
+
+/// What a client has prepared.
+#[derive(Debug, Default)]
+pub struct ClientStatements {
+    named: HashMap<Vec<u8>, Arc<Statement>>,
+    unnamed: Option<Arc<Statement>>,
+}
+
+impl ClientStatements {
+    /// The statement of that name; the unnamed one for an empty name.
+    #[must_use]
+    pub fn find(&self, name: &[u8]) -> Option<&Arc<Statement>> {
+        if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(name) }
+    }
+
+    /// Gives a name a new meaning, or none; the result can take it back.
+    pub fn define(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Box<Definition> {
+        let replaced = self.put(name, statement.clone());
+        Box::new(Definition { name: name.to_vec(), replaced, statement })
+    }
+
+    /// Takes a definition back that the server never came to.
+    pub fn undo(&mut self, definition: Definition) {
+        self.put(&definition.name, definition.replaced);
+    }
+
+    /// Forgets the unnamed statement, as a simple query does.
+    pub fn forget_unnamed(&mut self) {
+        self.unnamed = None;
+    }
+
+    /// Forgets all, after `DISCARD ALL` or `DEALLOCATE ALL`. The unnamed statement survives the latter in PostgreSQL,
+    /// but the simple query that carried it ended it.
+    pub fn clear(&mut self) {
+        self.named.clear();
+    }
+
+    /// The client's name for a statement of ours, for error texts.
+    #[must_use]
+    pub fn client_name(&self, server_name: &str) -> Option<&[u8]> {
+        self.named.iter().find(|(_, statement)| statement.name == server_name).map(|(name, _)| name.as_slice())
+    }
+
+    fn put(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {
+        if name.is_empty() {
+            return std::mem::replace(&mut self.unnamed, statement);
+        }
+        match statement {
+            Some(statement) => self.named.insert(name.to_vec(), statement),
+            None => self.named.remove(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::prepared::Statements;
+
+    #[test]
+    fn a_definition_can_be_taken_back() {
+        let statements = Statements::default();
+        let (a, b) = (statements.intern(b"a", 0), statements.intern(b"b", 0));
+        let mut mine = ClientStatements::default();
+        mine.define(b"s", Some(Arc::clone(&a)));
+        let second = mine.define(b"s", Some(Arc::clone(&b)));
+        assert_eq!(mine.find(b"s").map(|s| s.id), Some(b.id));
+        assert_eq!(mine.client_name(&b.name), Some(&b"s"[..]));
+        mine.undo(*second);
+        assert_eq!(mine.find(b"s").map(|s| s.id), Some(a.id));
+        let closed = mine.define(b"s", None);
+        assert!(mine.find(b"s").is_none());
+        mine.undo(*closed);
+        assert_eq!(mine.find(b"s").map(|s| s.id), Some(a.id));
+    }
+}

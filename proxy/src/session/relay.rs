@@ -1,0 +1,302 @@
+//! From the server to the client: bytes as they are, walked by message headers.
+//!
+//! Rows are never looked into and never collected: what a read brought is written to the client from the same buffer.
+//! Only messages that change what is known of the connection are looked at whole. What the proxy asked for itself is
+//! left out, and what it answers in the server's place is put in, which costs a copy and happens rarely.
+
+use bytes::Buf as _;
+
+use crate::server::connection::{SERVER_MESSAGE_MAX, ServerConnection};
+use crate::server::prepared::NAME_PREFIX;
+use crate::server::replies::{Owed, SkipsUntil};
+use crate::session::client::Client;
+use crate::transaction::{PinReason, TagEffect, TransactionStatus, tag_effect};
+use crate::wire::backend::{
+    self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_IN_RESPONSE,
+    EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE, NOTIFICATION_RESPONSE, PARAMETER_STATUS, PARSE_COMPLETE,
+    PARSE_COMPLETE_MESSAGE, PORTAL_SUSPENDED, READY_FOR_QUERY, ROW_DESCRIPTION,
+};
+use crate::wire::frame::{HEADER_LEN, Header, header};
+
+/// A message that would have to be looked at but is longer is passed on unseen, in bytes.
+const LOOKED_AT_MAX: usize = 1024 * 1024;
+
+/// What was seen of the server's answers.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Requests that were answered.
+    pub queries: u64,
+    /// Transactions that ended.
+    pub transactions: u64,
+    /// Errors that were passed on.
+    pub errors: u64,
+    /// Why the session must keep its connection from now on.
+    pub pin: Option<PinReason>,
+    /// Whether everything that pins was discarded.
+    pub is_unpinned: bool,
+    /// Whether the server has said that it ends the connection.
+    pub is_fatal: bool,
+}
+
+/// The server does not answer what it was asked: nothing of what it sends can be trusted to be for this client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the server sent a message of type {kind:#04x} that it does not owe")]
+pub struct OutOfStep {
+    kind: u8,
+}
+
+/// What to do with a message.
+enum Fate {
+    /// It goes to the client.
+    Pass,
+    /// It stays here.
+    Keep,
+    /// The client gets this in its place.
+    Replace(Vec<u8>),
+}
+
+/// Walks the messages in the server's inbox: clears what may go to the client, takes out what may not.
+///
+/// # Errors
+/// When the server sends what it does not owe.
+pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) -> Result<(), OutOfStep> {
+    loop {
+        if server.passing > 0 {
+            let there = server.passing.min(server.inbox.len() - server.cleared);
+            server.cleared += there;
+            server.passing -= there;
+            if server.passing > 0 {
+                break;
+            }
+        }
+        put_local(client, server);
+        let rest = server.inbox.get(server.cleared..).unwrap_or_default();
+        let Ok(found) = header(rest, SERVER_MESSAGE_MAX) else {
+            return Err(OutOfStep { kind: rest.first().copied().unwrap_or_default() });
+        };
+        let Some(found) = found else { break };
+        let is_there = rest.len() >= found.total;
+        if !is_there && is_looked_at(server, found) && found.total <= LOOKED_AT_MAX {
+            let missing = found.total - rest.len();
+            server.inbox.reserve(missing);
+            break;
+        }
+        match take(client, server, seen, found)? {
+            Fate::Pass => server.passing = found.total,
+            Fate::Keep => leave_out(client, server, found.total),
+            Fate::Replace(message) => {
+                leave_out(client, server, found.total);
+                client.outbox.bytes().extend_from_slice(&message);
+            }
+        }
+    }
+    if !client.outbox.is_empty() {
+        // One write for all of it.
+        leave_out(client, server, 0);
+    }
+    Ok(())
+}
+
+/// Whether a message's body matters, so that all of it must be there.
+fn is_looked_at(server: &ServerConnection, header: Header) -> bool {
+    let is_hidden = server.replies.front().is_some_and(Owed::is_hidden);
+    is_hidden
+        || matches!(
+            header.kind,
+            COMMAND_COMPLETE | ERROR_RESPONSE | NOTICE_RESPONSE | PARAMETER_STATUS | READY_FOR_QUERY
+        )
+}
+
+/// Moves what is cleared to the client's outbox and drops `count` bytes behind it.
+fn leave_out(client: &mut Client, server: &mut ServerConnection, count: usize) {
+    client.outbox.bytes().extend_from_slice(server.inbox.get(..server.cleared).unwrap_or_default());
+    server.inbox.advance(server.cleared + count.min(server.inbox.len() - server.cleared));
+    server.cleared = 0;
+}
+
+/// Puts in the answers that we owe in the server's place and whose turn it is. Not while a message is passing.
+pub fn put_local(client: &mut Client, server: &mut ServerConnection) {
+    while let Some(owed) = server.replies.pop_local() {
+        leave_out(client, server, 0);
+        let answer = match owed {
+            Owed::LocalClose(_) => CLOSE_COMPLETE_MESSAGE,
+            _ => PARSE_COMPLETE_MESSAGE,
+        };
+        client.outbox.bytes().extend_from_slice(&answer);
+    }
+}
+
+fn take(
+    client: &mut Client,
+    server: &mut ServerConnection,
+    seen: &mut Seen,
+    header: Header,
+) -> Result<Fate, OutOfStep> {
+    let out_of_step = OutOfStep { kind: header.kind };
+    let is_hidden = server.replies.front().is_some_and(Owed::is_hidden);
+    let fate = if is_hidden { Fate::Keep } else { Fate::Pass };
+    match header.kind {
+        PARSE_COMPLETE => match server.replies.pop() {
+            Some(Owed::Parse(_) | Owed::HiddenParse(_) | Owed::HiddenUnnamedParse) => {}
+            _ => return Err(out_of_step),
+        },
+        BIND_COMPLETE => match server.replies.pop() {
+            Some(Owed::Bind) => {}
+            _ => return Err(out_of_step),
+        },
+        CLOSE_COMPLETE => match server.replies.pop() {
+            Some(Owed::Close | Owed::HiddenClose(_)) => {}
+            _ => return Err(out_of_step),
+        },
+        ROW_DESCRIPTION | NO_DATA => {
+            if matches!(server.replies.front(), Some(Owed::Describe)) {
+                server.replies.pop();
+            }
+        }
+        COMMAND_COMPLETE | EMPTY_QUERY_RESPONSE | PORTAL_SUSPENDED => {
+            if header.kind == COMMAND_COMPLETE && !is_hidden {
+                note_tag(client, server, seen);
+            }
+            if matches!(server.replies.front(), Some(Owed::Execute)) {
+                server.replies.pop();
+            }
+        }
+        COPY_IN_RESPONSE => {
+            server.is_copying_in = true;
+            server.replies.forget_syncs_behind_copy();
+        }
+        PARAMETER_STATUS => note_parameter(server),
+        NOTIFICATION_RESPONSE => return Ok(Fate::Pass),
+        ERROR_RESPONSE => return Ok(take_error(client, server, seen)),
+        READY_FOR_QUERY => take_ready(server, seen, out_of_step)?,
+        _ => {}
+    }
+    Ok(fate)
+}
+
+fn take_ready(server: &mut ServerConnection, seen: &mut Seen, out_of_step: OutOfStep) -> Result<(), OutOfStep> {
+    let status = server.inbox.get(server.cleared + HEADER_LEN).copied().unwrap_or_default();
+    server.transaction = TransactionStatus::from_byte(status).ok_or(out_of_step)?;
+    server.is_copying_in = false;
+    match server.replies.pop() {
+        Some(Owed::Query | Owed::FunctionCall | Owed::Sync) => {
+            seen.queries += 1;
+            seen.transactions += u64::from(server.transaction == TransactionStatus::Idle);
+            Ok(())
+        }
+        Some(Owed::HiddenQuery) => Ok(()),
+        _ => Err(out_of_step),
+    }
+}
+
+fn note_parameter(server: &mut ServerConnection) {
+    let Some((name, value)) = server
+        .message_at(server.cleared)
+        .and_then(backend::parameter_status)
+        .map(|(name, value)| (name.to_vec(), value.to_vec()))
+    else {
+        return;
+    };
+    server.parameters.set(&name, &value);
+}
+
+fn note_tag(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) {
+    let Some(message) = server.message_at(server.cleared) else { return };
+    match tag_effect(backend::command_tag(message)) {
+        TagEffect::None => {}
+        TagEffect::Pins(reason) => seen.pin = seen.pin.or(Some(reason)),
+        TagEffect::DiscardsAll => {
+            server.prepared.clear();
+            client.statements.clear();
+            // The connection has the settings that it was opened with; this client's are given again with its next
+            // request, as PostgreSQL would have gone back to those of its startup packet.
+            server.settings = std::sync::Arc::clone(&server.opened_with);
+            seen.pin = None;
+            seen.is_unpinned = true;
+        }
+        TagEffect::DeallocatesAll => {
+            server.prepared.clear();
+            client.statements.clear();
+        }
+    }
+}
+
+fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) -> Fate {
+    seen.errors += 1;
+    let message = server.message_at(server.cleared).map(<[u8]>::to_vec);
+    seen.is_fatal |= message.as_deref().is_some_and(backend::is_fatal);
+    let is_our_query = matches!(server.replies.front(), Some(Owed::HiddenQuery));
+    let (skipped, until) = server.replies.skip_to_sync();
+    server.is_copying_in = false;
+    if until == SkipsUntil::NextSync {
+        server.is_skipping = true;
+    }
+    let names = message.as_deref().and_then(|message| with_client_names(client, message));
+    let skipped_count = skipped.len();
+    for (index, owed) in skipped.into_iter().enumerate() {
+        take_back(client, server, owed, index + 1 == skipped_count);
+    }
+    if is_our_query {
+        // The settings could not be given: they were good at the login, so this is for a person to see, and the
+        // connection is of no use to this client.
+        seen.is_fatal = true;
+    }
+    names.map_or(Fate::Pass, Fate::Replace)
+}
+
+/// Takes back what a message that the server did not come to would have changed. `is_failed` is the one that failed.
+fn take_back(client: &mut Client, server: &mut ServerConnection, owed: Owed, is_failed: bool) {
+    match owed {
+        Owed::Parse(definition) => {
+            let statement = definition.statement.as_ref().map(|statement| statement.id);
+            let is_redefined =
+                definition.replaced.as_ref().map(|replaced| replaced.id) == statement && statement.is_some();
+            if definition.name.is_empty() {
+                // A Parse that failed has ended the unnamed statement before it; one that was skipped has not.
+                server.unnamed = if is_failed { None } else { definition.replaced.as_ref().map(|old| old.id) };
+            } else if let Some(id) = statement.filter(|_| !is_redefined) {
+                server.prepared.remove(id);
+            }
+            let is_lost = is_failed && definition.name.is_empty();
+            client.statements.undo(*definition);
+            if is_lost {
+                client.statements.forget_unnamed();
+            }
+        }
+        Owed::LocalParse(definition) | Owed::LocalClose(definition) => client.statements.undo(*definition),
+        Owed::HiddenParse(statement) => server.prepared.remove(statement.id),
+        Owed::HiddenUnnamedParse => server.unnamed = None,
+        Owed::HiddenClose(Some(id)) => {
+            server.prepared.insert(id);
+        }
+        Owed::HiddenClose(None)
+        | Owed::Bind
+        | Owed::Describe
+        | Owed::Execute
+        | Owed::Close
+        | Owed::Query
+        | Owed::FunctionCall
+        | Owed::Sync
+        | Owed::HiddenQuery => {}
+    }
+}
+
+/// The error with the client's names of statements in place of ours; `None` where none of ours is in it.
+fn with_client_names(client: &Client, message: &[u8]) -> Option<Vec<u8>> {
+    let prefix = NAME_PREFIX.as_bytes();
+    let at = message.windows(prefix.len()).position(|window| window == prefix)?;
+    let digits = message.get(at + prefix.len()..)?.iter().take_while(|b| b.is_ascii_digit()).count();
+    let ours = message.get(at..at + prefix.len() + digits)?;
+    let theirs = client.statements.client_name(std::str::from_utf8(ours).ok()?)?;
+    let mut body = Vec::with_capacity(message.len());
+    let mut rest = message.get(HEADER_LEN..)?;
+    while let Some(at) = rest.windows(ours.len()).position(|window| window == ours) {
+        body.extend_from_slice(rest.get(..at)?);
+        body.extend_from_slice(theirs);
+        rest = rest.get(at + ours.len()..)?;
+    }
+    body.extend_from_slice(rest);
+    let mut renamed = Vec::with_capacity(body.len() + HEADER_LEN);
+    crate::wire::codec::put_message(&mut renamed, ERROR_RESPONSE, |out| out.extend_from_slice(&body));
+    Some(renamed)
+}
