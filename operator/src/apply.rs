@@ -261,9 +261,12 @@ impl<'a> Applier<'a> {
         let params = PatchParams::apply(FIELD_MANAGER).force();
         match in_time(api.patch(&name, &params, &Patch::Apply(&body))).await {
             Ok(applied) => {
-                let is_same = live.is_some_and(|live| live.resource_version() == applied.resource_version());
+                let seen = (sent, appearance(&applied));
+                // The cache may be behind, so an object that looks as it did after the last apply counts as the same.
+                let is_same = live.is_some_and(|live| live.resource_version() == applied.resource_version())
+                    || self.memory.0.get(&key) == Some(&seen);
                 self.count(&kind, if is_same { "unchanged" } else { "changed" });
-                self.memory.0.insert(key, (sent, appearance(&applied)));
+                self.memory.0.insert(key, seen);
                 if !is_same {
                     tracing::info!(kind, object = name, "applied");
                 }
@@ -326,7 +329,13 @@ impl<'a> Applier<'a> {
         self.count(&kind, "error");
         self.memory.0.remove(&(kind.clone(), name.to_owned()));
         let name = name.to_owned();
-        let message = error.to_string();
+        let message = match error {
+            CallError::Api(error) => match &**error {
+                kube::Error::Api(answer) => answer.message.clone(),
+                other => other.to_string(),
+            },
+            CallError::Timeout => error.to_string(),
+        };
         self.faults.push(match error {
             CallError::Api(error) if is_code(error, 403) => {
                 ApplyFault::Forbidden { verb, kind, name, message }

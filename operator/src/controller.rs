@@ -288,7 +288,9 @@ async fn pass(
     if !passing.is_empty() {
         return Err(PassError::Apply(passing.join("; ")));
     }
-    Ok(Action::requeue(memory.next_look(observation.is_unsettled(replicas_wanted))))
+    // What waits for a person is looked at as seldom as what is settled.
+    let is_moving = effect.faults.is_empty() && observation.is_unsettled(replicas_wanted);
+    Ok(Action::requeue(memory.next_look(is_moving)))
 }
 
 type Built = Result<(ValidatedPool, DesiredObjects), SpecVerdict>;

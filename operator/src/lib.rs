@@ -5,6 +5,8 @@ pub mod certificates;
 pub mod controller;
 pub mod desired;
 pub mod events;
+#[cfg(test)]
+mod fixtures;
 pub mod health;
 pub mod lease;
 pub mod memory;

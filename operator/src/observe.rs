@@ -37,6 +37,8 @@ pub struct Observation {
     pub pods: Vec<PodState>,
     /// Each server of the document.
     pub servers: Vec<ServerView>,
+    /// Why the first pod that has not started waits, as kubelet says.
+    pub waiting: Option<String>,
     /// Proxies whose reports count.
     pub reports: usize,
     /// Credentials that do not work, each user once.
@@ -157,6 +159,7 @@ pub fn observe(
             })
             .collect(),
         servers: servers.iter().map(|server| server_view(server, &reports)).collect(),
+        waiting: pods.iter().find_map(|pod| waiting(pod)),
         reports: reports.len(),
         bad_credentials: bad_credentials(&reports),
         has_used_credentials: reports.iter().any(|report| {
@@ -184,7 +187,7 @@ fn pod_sync(pod: &Pod, answer: Option<&ProxyAnswer>, document: Option<&Document>
                 Some(_) | None => PodSync::Behind { hash, reason: "it has not changed over yet".to_owned() },
             }
         }
-        Err(_) if !is_ready(pod) && is_young(pod, now) => PodSync::Starting,
+        Err(_) if !is_ready(pod) && (is_young(pod, now) || waiting(pod).is_some()) => PodSync::Starting,
         Err(error) => PodSync::Unreachable { reason: error.to_string() },
     }
 }
@@ -192,6 +195,14 @@ fn pod_sync(pod: &Pod, answer: Option<&ProxyAnswer>, document: Option<&Document>
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Why a pod's container does not run. It has no admin API then, and will read the mounted document when it starts.
+fn waiting(pod: &Pod) -> Option<String> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let waiting = statuses.iter().find_map(|status| status.state.as_ref()?.waiting.as_ref())?;
+    let reason = waiting.reason.as_deref().unwrap_or("Waiting");
+    (reason != "ContainerCreating").then(|| format!("{} waits: {reason}", pod.name_any()))
 }
 
 fn is_young(pod: &Pod, now: Timestamp) -> bool {

@@ -1,1 +1,217 @@
-//! Placeholder.
+//! The objects of a pool: what restarts pods and what does not, and what each object promises.
+
+use pgrouting_contract::config::{Generation, ProxyConfig};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixtures::{SMALL, at, built, pool, refs, validated};
+
+fn json_of<T: serde::Serialize>(object: &T) -> Value {
+    serde_json::to_value(object).unwrap()
+}
+
+fn template_bytes(spec: &str) -> Vec<u8> {
+    serde_json::to_vec(&built(spec).deployment.spec.unwrap().template).unwrap()
+}
+
+#[test]
+fn servers_limits_users_and_settings_leave_the_pod_template_byte_for_byte() {
+    let before = template_bytes(SMALL);
+    for (what, spec) in [
+        ("servers", SMALL.replace("{name: pg-1, host: pg-1.pg}", "{name: pg-9, host: pg-9.pg, weight: 3}")),
+        ("users", SMALL.replace("[{name: app}]", "[{name: app}, {name: report, passwordKey: pw}]")),
+        ("limits", format!("{SMALL}pooling: {{maxServerConnections: 7, maxClientConnectionsPerProxy: 9}}")),
+        ("mode", format!("{SMALL}pooling: {{mode: Session, checkoutTimeout: 1s, serverIdleTimeout: 1m}}")),
+        ("settings", format!("{SMALL}pooling: {{parameters: {{statement_timeout: 30s}}}}")),
+        ("replicas", format!("{SMALL}proxy: {{replicas: 9}}")),
+        ("budget", format!("{SMALL}proxy: {{disruption: {{budget: None}}}}")),
+        ("services", format!("{SMALL}service: {{type: NodePort, port: 6432, endpoints: [Primary]}}")),
+        ("probe", SMALL.replace("type: Static,", "type: Static, probe: {database: app, timeout: 3s},")),
+    ] {
+        assert_ne!(built(&spec).deployment.metadata.name, None);
+        assert_eq!(template_bytes(&spec), before, "{what}");
+    }
+    // The test would see a change.
+    assert_ne!(template_bytes(&format!("{SMALL}proxy: {{image: other}}")), before);
+}
+
+#[test]
+fn pod_template_has_no_version_and_no_hash() {
+    let template = json_of(&built(SMALL).deployment.spec.unwrap().template);
+    let text = template.to_string();
+    assert!(!text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+    assert_eq!(template["metadata"].get("annotations"), None);
+}
+
+#[test]
+fn pod_meets_the_restricted_standard_without_a_token() {
+    let template = json_of(&built(SMALL).deployment.spec.unwrap().template);
+    let spec = &template["spec"];
+    assert_eq!(spec["automountServiceAccountToken"], false);
+    assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(spec["securityContext"]["runAsUser"], 65532);
+    assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(
+        spec["containers"][0]["securityContext"],
+        json!({
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+            "runAsNonRoot": true,
+        })
+    );
+    assert_eq!(spec["terminationGracePeriodSeconds"], 70);
+}
+
+#[test]
+fn no_mount_is_by_subpath_and_the_proxy_never_sees_the_ca_key() {
+    let template = json_of(&built(SMALL).deployment.spec.unwrap().template).to_string();
+    assert!(!template.contains("subPath"));
+    for hidden in ["ca.key", "client.key", "client.crt"] {
+        assert!(!template.contains(hidden), "{hidden}");
+    }
+}
+
+#[test]
+fn user_template_is_merged_under_ours() {
+    let spec = format!(
+        "{SMALL}
+proxy:
+  resources: {{requests: {{cpu: 100m}}}}
+  podTemplate:
+    metadata: {{labels: {{team: a, app.kubernetes.io/instance: stolen}}, annotations: {{note: b}}}}
+    spec:
+      automountServiceAccountToken: true
+      tolerations: [{{key: spot, operator: Exists}}]
+      topologySpreadConstraints: []
+      containers:
+      - {{name: proxy, image: evil, env: [{{name: RUST_BACKTRACE, value: '1'}}]}}
+      - {{name: sidecar, image: side:1}}
+"
+    );
+    let template = json_of(&built(&spec).deployment.spec.unwrap().template);
+    assert_eq!(template["metadata"]["labels"]["team"], "a");
+    assert_eq!(template["metadata"]["labels"]["app.kubernetes.io/instance"], "ledger");
+    assert_eq!(template["metadata"]["annotations"]["note"], "b");
+    let pod = &template["spec"];
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(pod["tolerations"][0]["key"], "spot");
+    assert_eq!(pod.get("topologySpreadConstraints").map(Value::to_string).unwrap_or("[]".into()), "[]");
+    let containers = pod["containers"].as_array().unwrap();
+    let proxy = containers.iter().find(|container| container["name"] == "proxy").unwrap();
+    assert_eq!(containers.len(), 2);
+    assert_eq!(proxy["image"], crate::fixtures::IMAGE);
+    assert_eq!(proxy["env"][0]["name"], "RUST_BACKTRACE");
+    assert_eq!(proxy["resources"]["requests"]["cpu"], "100m");
+}
+
+#[test]
+fn every_object_has_labels_and_the_pool_as_controller() {
+    let objects = built(&format!("{SMALL}service: {{endpoints: [Primary, ReadOnly]}}"));
+    let mut all = vec![
+        json_of(&objects.config_map),
+        json_of(&objects.admin),
+        json_of(&objects.users),
+        json_of(&objects.service_account.unwrap()),
+        json_of(&objects.disruption_budget.unwrap()),
+        json_of(&objects.deployment),
+    ];
+    all.extend(objects.services.iter().map(json_of));
+    assert_eq!(all.len(), 9);
+    for object in &all {
+        let metadata = &object["metadata"];
+        assert_eq!(metadata["namespace"], "acme");
+        assert_eq!(metadata["labels"]["app.kubernetes.io/instance"], "ledger", "{object}");
+        assert_eq!(metadata["labels"]["app.kubernetes.io/managed-by"], "pg-routing-operator");
+        let owner = &metadata["ownerReferences"][0];
+        assert_eq!((&owner["uid"], &owner["controller"]), (&json!("uid-1"), &json!(true)));
+        assert_eq!(owner["apiVersion"], "pgrouting.dev/v1alpha1");
+    }
+}
+
+#[test]
+fn services_lead_to_the_ports_of_their_meaning() {
+    let objects = built(&format!("{SMALL}service: {{port: 6432, endpoints: [Primary, ReadOnly]}}"));
+    let seen: Vec<_> = objects
+        .services
+        .iter()
+        .map(|service| {
+            let service = json_of(service);
+            let port = &service["spec"]["ports"][0];
+            (service["metadata"]["name"].clone(), port["port"].clone(), port["targetPort"].clone())
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (json!("ledger"), json!(6432), json!("postgres")),
+            (json!("ledger-primary"), json!(6432), json!("primary")),
+            (json!("ledger-readonly"), json!(6432), json!("readonly")),
+        ]
+    );
+}
+
+#[test]
+fn named_service_account_and_no_budget_make_no_objects() {
+    let objects = built(&format!("{SMALL}proxy: {{serviceAccountName: mine, disruption: {{budget: None}}}}"));
+    assert!(objects.service_account.is_none() && objects.disruption_budget.is_none());
+    assert_eq!(objects.deployment.spec.unwrap().template.spec.unwrap().service_account_name.unwrap(), "mine");
+}
+
+#[test]
+fn document_reads_as_the_contract_wants_it_and_names_files_only() {
+    let objects = built(SMALL);
+    let text = &objects.config_map.data.unwrap()["config.json"];
+    let config = ProxyConfig::parse(text.as_bytes()).unwrap();
+    assert_eq!(config.pool, "acme/ledger");
+    assert_eq!(config.hash(), objects.document.hash);
+    assert!(!text.contains("\"password\":"), "{text}");
+    let users = objects.users.data.unwrap();
+    assert!(users.keys().any(|key| text.contains(&format!("/etc/pgrouting/users/{key}"))));
+}
+
+fn generation(previous: Option<&ProxyConfig>, in_status: u64, foreign: u64, spec: &str) -> u64 {
+    let pool = pool(spec);
+    let mut refs = refs(&pool);
+    refs.previous = previous.cloned();
+    refs.generation_floor = foreign;
+    desired(&validated(&pool, &refs), &refs, in_status, at(0)).unwrap().document.config.generation.0
+}
+
+#[test]
+fn generation_grows_with_each_change_and_only_then() {
+    let mut before = built(SMALL).document.config;
+    before.generation = Generation(5);
+    let changed = format!("{SMALL}pooling: {{mode: Session}}");
+    // Nothing was before.
+    assert_eq!(generation(None, 0, 0, SMALL), 1);
+    // The same content keeps its number, whatever older ones are about.
+    assert_eq!(generation(Some(&before), 5, 4, SMALL), 5);
+    // Other content gets the next one.
+    assert_eq!(generation(Some(&before), 5, 0, &changed), 6);
+    // The ConfigMap was deleted: the status remembers.
+    assert_eq!(generation(None, 5, 0, SMALL), 6);
+    // A proxy runs another document with a higher number, or with the same one.
+    assert_eq!(generation(Some(&before), 5, 9, SMALL), 10);
+    assert_eq!(generation(Some(&before), 5, 5, SMALL), 6);
+}
+
+#[test]
+fn admin_secret_is_kept_and_its_content_fits() {
+    let pool = pool(SMALL);
+    let mut refs = refs(&pool);
+    let validated = validated(&pool, &refs);
+    let first = desired(&validated, &refs, 0, at(0)).unwrap().admin;
+    refs.admin = Some(first.clone());
+    let second = desired(&validated, &refs, 0, at(86_400)).unwrap().admin;
+    assert_eq!(first, second);
+    assert!(secret::admin_certificates(&second).is_some());
+}
+
+#[test]
+fn impossible_setting_is_an_error_that_names_it() {
+    let pool = pool(&format!("{SMALL}pooling: {{parameters: {{'a b': x}}}}"));
+    let refs = refs(&pool);
+    let error = desired(&validated(&pool, &refs), &refs, 0, at(0)).unwrap_err();
+    assert!(error.to_string().contains("pooling.parameters: \"a b\""), "{error}");
+}

@@ -41,10 +41,11 @@ fn ready(pass: &Pass<'_>, backends: &Finding) -> Finding {
         } else if matches!(backends.reason, Reason::NoPrimary) {
             format!("no proxy is ready: {}", backends.message)
         } else {
-            format!(
-                "0 of {} proxies are ready: look at the pods of the Deployment and their events",
-                pass.replicas_wanted
-            )
+            let why = observation
+                .waiting
+                .as_deref()
+                .unwrap_or("look at the pods of the Deployment and their events");
+            format!("0 of {} proxies are ready: {why}", pass.replicas_wanted)
         };
         return finding(False, Reason::NoReadyProxies, message);
     }

@@ -1,0 +1,188 @@
+//! The import table of this crate: data moves down the page, and so do imports.
+
+use std::path::{Path, PathBuf};
+
+/// A module, what it may import of this crate, and what of the other two.
+///
+/// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
+/// imports its face.
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 28] = [
+    ("names", &[], &[]),
+    ("settings", &[], &[]),
+    ("metrics", &[], &[]),
+    ("certificates", &[], &[]),
+    ("lease", &[], &[]),
+    ("watches", &["metrics"], &[]),
+    ("resolve", &["names"], &["crds", "contract"]),
+    ("validate", &["resolve"], &["crds", "contract"]),
+    ("desired/labels", &["names", "validate"], &[]),
+    ("desired/config_map", &["names", "validate", "desired/labels"], &["crds", "contract"]),
+    ("desired/secret", &["names", "validate", "certificates", "desired/labels"], &[]),
+    ("desired/service", &["names", "validate", "desired/labels"], &["crds"]),
+    ("desired/disruption_budget", &["names", "validate", "desired/labels"], &[]),
+    (
+        "desired/deployment",
+        &["names", "validate", "desired/labels", "desired/config_map", "desired/secret"],
+        &[],
+    ),
+    ("desired", &["certificates", "resolve", "validate", "desired/config_map"], &["contract"]),
+    ("apply", &["names", "metrics", "resolve", "desired", "desired/config_map"], &[]),
+    ("proxies", &["metrics", "certificates", "desired/config_map"], &["contract"]),
+    ("observe", &["names", "resolve", "desired/config_map", "proxies"], &["crds", "contract"]),
+    ("status/condition", &[], &["crds"]),
+    ("status/pass", &["resolve", "desired/config_map", "apply", "observe"], &[]),
+    (
+        "status/findings",
+        &["resolve", "apply", "observe", "status/condition", "status/pass"],
+        &["crds", "contract"],
+    ),
+    (
+        "status",
+        &["names", "resolve", "observe", "status/condition", "status/findings", "status/pass"],
+        &["crds"],
+    ),
+    ("events", &[], &["crds"]),
+    (
+        "memory",
+        &[
+            "metrics",
+            "certificates",
+            "lease",
+            "desired/config_map",
+            "desired/secret",
+            "apply",
+            "proxies",
+            "observe",
+        ],
+        &["crds", "contract"],
+    ),
+    (
+        "controller",
+        &[
+            "names",
+            "settings",
+            "metrics",
+            "lease",
+            "watches",
+            "resolve",
+            "validate",
+            "desired",
+            "desired/config_map",
+            "apply",
+            "proxies",
+            "observe",
+            "status",
+            "status/pass",
+            "events",
+            "memory",
+        ],
+        &["crds"],
+    ),
+    ("health", &["metrics", "watches"], &[]),
+    ("fixtures", &["names", "resolve", "validate", "desired", "desired/config_map"], &["crds", "contract"]),
+    ("lib", &[], &[]),
+];
+
+/// Steps without I/O: no client, no async, no clock.
+const PURE: [&str; 10] = [
+    "names",
+    "validate",
+    "desired",
+    "desired/labels",
+    "desired/config_map",
+    "desired/secret",
+    "desired/service",
+    "desired/disruption_budget",
+    "desired/deployment",
+    "status/findings",
+];
+
+#[test]
+fn imports_follow_the_table() {
+    let mut faults = Vec::new();
+    for (module, text) in modules() {
+        let Some((_, ours, others)) = MAY_IMPORT.iter().find(|(name, ..)| *name == module) else {
+            faults.push(format!("{module} is not in the table"));
+            continue;
+        };
+        for import in imports(&text) {
+            if let Some(path) = import.strip_prefix("crate::") {
+                let target = target(path);
+                if !ours.contains(&target.as_str()) {
+                    faults.push(format!("{module} may not import {target}"));
+                }
+            }
+            for (name, prefix) in [("crds", "pgrouting_crds::"), ("contract", "pgrouting_contract::")] {
+                if import.starts_with(prefix) && !others.contains(&name) {
+                    faults.push(format!("{module} may not import {name}"));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn pure_steps_have_no_client_no_async_and_no_clock() {
+    for (module, text) in modules() {
+        if PURE.contains(&module.as_str()) {
+            for forbidden in ["Client", "async ", ".await", "Timestamp::now", "Instant::now", "tokio::"] {
+                assert!(!text.contains(forbidden), "{module} has {forbidden}");
+            }
+        }
+    }
+}
+
+/// Each source file but main and the tests, by its module's path.
+fn modules() -> Vec<(String, String)> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&src, &mut files);
+    let mut modules = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(&src).unwrap().with_extension("");
+        let name = path.to_str().unwrap().to_owned();
+        if name != "main" && !name.ends_with("/tests") {
+            modules.push((name, std::fs::read_to_string(&file).unwrap()));
+        }
+    }
+    assert!(modules.len() > 20, "the source is not where it should be");
+    modules
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// The paths of all `use` lines, braces of several lines joined.
+fn imports(text: &str) -> Vec<String> {
+    let code = text.split("#[cfg(test)]").next().unwrap();
+    let mut imports = Vec::new();
+    let mut rest = code;
+    while let Some(at) = rest.find("\nuse ") {
+        let tail = &rest[at + 5..];
+        let end = tail.find(';').unwrap();
+        imports.push(tail[..end].split_whitespace().collect::<Vec<_>>().join(" "));
+        rest = &tail[end..];
+    }
+    imports
+}
+
+/// `desired::config_map::Document` is in `desired/config_map`, `desired::{DesiredError}` in `desired`.
+fn target(path: &str) -> String {
+    let mut parts = path.split("::");
+    let first = parts.next().unwrap().to_owned();
+    match parts.next() {
+        Some(second) if second.starts_with(|c: char| c.is_ascii_lowercase()) && parts.next().is_some() => {
+            format!("{first}/{second}")
+        }
+        _ => first,
+    }
+}
