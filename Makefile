@@ -1,14 +1,14 @@
 # The index of every command. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test fmt clippy unit shell chart lint bench
+.PHONY: help build test lint fmt clippy unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench bench
 
 CARGO := cargo
 CLUSTER_NAME ?= pgrp
 export CLUSTER_NAME
 
 help: ## This list
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 build: ## Both programs, optimised, in target/release
 	$(CARGO) build --locked --release -p pgrouting-proxy -p pgrouting-operator
@@ -28,7 +28,35 @@ unit: ## Tests that need no cluster
 	$(CARGO) test --locked
 
 shell:
-	shellcheck .ci/run .ci/test $$(find e2e charts -name '*.sh')
+	shellcheck .ci/run .ci/test $$(find e2e charts -name '*.sh') e2e/cluster/images/postgres-entrypoint
+
+chart: ## Tests of the chart with the real Helm; no cluster
+	PATH="$$(e2e/cluster/build.sh):$$PATH" $(CARGO) test --locked -p pgrouting-e2e --test chart
+
+crd: ## The definition, generated from the Rust types, and the chart's copy of it
+	$(CARGO) run --locked -q -p pgrouting-crds --bin crdgen >crds/pgroutingpools.yaml
+	cp crds/pgroutingpools.yaml charts/pgrouting/files/pgroutingpools.yaml
+
+images: build ## Images of both programs, into the cache and into the cluster where one is up
+	e2e/cluster/images.sh project
+	e2e/cluster/images.sh import
+
+cluster-up: ## A real one-node Kubernetes in a network namespace of its own (docs/cluster.md); prints its kubeconfig
+	@e2e/cluster/up.sh
+
+cluster-down: ## Ends it and removes every trace
+	@e2e/cluster/down.sh
+
+e2e: cluster-up images e2e-run ## The stories on the cluster, which stays up; STORY="scale drift" runs these only
+
+e2e-run:
+	@e2e/run.sh $(STORY)
+
+demo: ## A pool under load to look at, with the next commands to try; CLUSTER=existing takes the one of KUBECONFIG
+	@e2e/demo.sh up
+
+demo-down: ## Ends the demo
+	@e2e/demo.sh down
 
 bench: ## The proxy against its peers under pgbench, about 15 minutes on a quiet machine; ARGS=--quick for two
 	$(CARGO) build --locked --release -p pgrouting-proxy

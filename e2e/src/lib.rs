@@ -1,1 +1,12 @@
-//! Placeholder until the first module lands.
+//! What the stories share: the cluster, its PostgreSQL servers, pools, waits and a load that counts failures.
+//!
+//! The stories test what ships, so nothing of the operator or the proxy is imported: only the API's types and the
+//! config contract.
+
+pub mod chart;
+pub mod cluster;
+pub mod load;
+pub mod pool;
+pub mod postgres;
+pub mod story;
+pub mod wait;

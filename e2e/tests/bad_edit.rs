@@ -1,0 +1,49 @@
+//! Story: bad edits of the spec are refused, or said to be bad in a condition, and traffic goes on.
+
+use anyhow::Result;
+use pgrouting_crds::status::ConditionStatus::{False, True};
+use pgrouting_e2e::load::Load;
+use pgrouting_e2e::story::{Story, servers_named};
+use serde_json::json;
+
+#[tokio::test]
+async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
+    let story = Story::begin("bad-edit").await?;
+    let pool = story.pool("orders", &["pg-a", "pg-b"], json!({})).await?;
+    let load = Load::start(&story.postgres, &story.login, &pool.address("").await?, 4).await?;
+
+    for (edit, expected) in [
+        (json!({"rollout": {"stage": "Everything"}}), "spec.rollout.stage"),
+        (json!({"pooling": {"checkoutTimeout": "1d"}}), "spec.pooling.checkoutTimeout"),
+        (json!({"backends": {"type": "Services"}}), "set exactly the member that type names"),
+        (json!({"backends": {"static": {"servers": servers_named(&["pg-a", "pg-a"])}}}), "Duplicate value"),
+        (json!({"auth": {"users": null}}), "UserList needs auth.users"),
+    ] {
+        let error = pool.patch(edit.clone()).await.expect_err(&edit.to_string());
+        let text = format!("{error:#}");
+        assert!(text.contains(expected), "{edit}: {text}");
+    }
+
+    // What only the operator can know: a Secret that is not there.
+    pool.patch(json!({"auth": {"users": [{"name": "no-such-secret"}]}})).await?;
+    let condition = pool.wait_for("CredentialsValid", False, 30).await?;
+    println!("CredentialsValid=False: {}: {}", condition.reason, condition.message);
+    assert_eq!(condition.reason, "SecretNotFound");
+    assert!(condition.message.contains("no-such-secret"), "{}", condition.message);
+    pool.patch(json!({"auth": {"users": [{"name": "app"}]}})).await?;
+    pool.wait_for("CredentialsValid", True, 30).await?;
+
+    // What only the document's rules know: a setting that is none.
+    pool.patch(json!({"pooling": {"parameters": {"no name": "1"}}})).await?;
+    let condition = pool.wait_for("ConfigAccepted", False, 30).await?;
+    println!("ConfigAccepted=False: {}: {}", condition.reason, condition.message);
+    assert!(condition.message.contains("no name"), "{}", condition.message);
+    pool.patch(json!({"pooling": {"parameters": null}})).await?;
+    pool.wait_for("ConfigAccepted", True, 30).await?;
+    pool.wait_until_serving(30).await?;
+
+    let figures = load.stop(&story.postgres, &story.login).await?;
+    figures.expect_clean("bad edits")?;
+    assert_eq!(figures.reconnects, 0, "a connection was broken");
+    story.end().await
+}

@@ -1,0 +1,127 @@
+//! Story: install the chart, apply the pool of the README, and run pgbench through its Service by name.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::DeleteParams;
+use pgrouting_e2e::cluster::root;
+use pgrouting_e2e::pool::Pool;
+use pgrouting_e2e::story::{SOON, Story};
+use pgrouting_e2e::wait::{Look, until};
+use serde_json::json;
+
+#[tokio::test]
+async fn install_then_pool_then_pgbench_through_the_service() -> Result<()> {
+    let story = Story::set("install").await?;
+    remove_definition(&story).await?;
+
+    let notes = story.release.apply("install", &[]).await?;
+    ensure!(notes.contains("kubectl get pgrp"), "the notes do not say what is next: {notes}");
+    let definitions = Api::<CustomResourceDefinition>::all(story.cluster.client.clone());
+    definitions.get(DEFINITION).await.context("the chart brings the definition")?;
+
+    let manifest = readme_manifest()?;
+    let pool = apply_as_it_stands(&story, &manifest).await?;
+    pool.wait_until_serving(60).await?;
+    pool.wait_for_pods(2, 30).await?;
+    columns_say_how_the_pool_is(&story, &pool.name).await?;
+    pgbench(&story, &pool.name).await?;
+
+    story.end().await
+}
+
+/// The install story is told on a cluster without the definition, as the first of all.
+async fn remove_definition(story: &Story) -> Result<()> {
+    let definitions = Api::<CustomResourceDefinition>::all(story.cluster.client.clone());
+    if definitions.get_opt(DEFINITION).await?.is_some() {
+        definitions.delete(DEFINITION, &DeleteParams::default()).await?;
+    }
+    until("the definition is gone", SOON, || async {
+        Ok(match definitions.get_opt(DEFINITION).await? {
+            None => Look::Done(()),
+            Some(_) => Look::NotYet("it is still there".to_owned()),
+        })
+    })
+    .await
+}
+
+/// The first manifest of a pool in README.md.
+fn readme_manifest() -> Result<String> {
+    let readme = std::fs::read_to_string(root().join("README.md"))?;
+    let blocks = readme.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let manifest = blocks.into_iter().find(|block| block.contains("kind: PgRoutingPool"));
+    Ok(manifest.context("README.md has no manifest of a pool")?.to_owned())
+}
+
+/// Applies the manifest unchanged; its hosts and its Secret are made to be there first.
+async fn apply_as_it_stands(story: &Story, manifest: &str) -> Result<Pool> {
+    let object: serde_yaml::Value = serde_yaml::from_str(manifest)?;
+    let name = object["metadata"]["name"].as_str().context("the manifest names no pool")?;
+    let servers = object["spec"]["backends"]["static"]["servers"].as_sequence().context("no servers")?;
+    let hosts: Vec<_> = servers.iter().filter_map(|server| server["host"].as_str()).collect();
+    ensure!(hosts.len() <= 3 && hosts.len() == servers.len(), "hosts of the manifest: {hosts:?}");
+    story.postgres.expose(&story.cluster, &story.namespace, &hosts).await?;
+    let users = object["spec"]["auth"]["users"].as_sequence().context("no users")?;
+    for user in users {
+        story.write_secret(user["name"].as_str().context("a user without a Secret")?).await?;
+    }
+    story.apply(manifest).await?;
+    Ok(Pool::new(&story.cluster, &story.namespace, name))
+}
+
+async fn columns_say_how_the_pool_is(story: &Story, pool: &str) -> Result<()> {
+    let namespace = story.namespace.as_str();
+    let table = until("the columns are filled", SOON, || async {
+        let table = story.cluster.kubectl(&["-n", namespace, "get", "pgrp", pool]).await?;
+        Ok(if table.contains("2/2") { Look::Done(table) } else { Look::NotYet(table) })
+    })
+    .await?;
+    println!("{table}");
+    let mut lines = table.lines();
+    let header: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(header, ["NAME", "READY", "STAGE", "TARGET", "PROXIES", "PRIMARY", "REPLICAS", "AGE"]);
+    let row: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(row.get(..5), Some(&[pool, "True", "PoolingOnly", "PoolingOnly", "2/2"][..]), "{table}");
+    assert_eq!(row.get(6), Some(&"2/2"), "both standbys are up: {table}");
+    let wide = story.cluster.kubectl(&["-n", namespace, "get", "pgrp", pool, "-o", "wide"]).await?;
+    println!("{wide}");
+    Ok(())
+}
+
+/// A pod that knows nothing but the Service's name.
+async fn pgbench(story: &Story, host: &str) -> Result<()> {
+    let script = format!(
+        "pgbench -q -i -s 1 -h {host} && for mode in simple extended prepared; do \
+         pgbench -n -h {host} -c 4 -T 4 -M $mode || exit 1; done"
+    );
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pgbench"},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": false,
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "pgbench", "image": "localhost/postgres:15", "imagePullPolicy": "IfNotPresent",
+                "command": ["/bin/bash", "-c", script],
+                "env": [
+                    {"name": "PGUSER", "value": story.login.user},
+                    {"name": "PGPASSWORD", "value": story.login.password},
+                    {"name": "PGDATABASE", "value": story.login.user},
+                ],
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    story.apply(&pod.to_string()).await?;
+    let namespace = story.namespace.as_str();
+    let wait =
+        ["-n", namespace, "wait", "pod/pgbench", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s"];
+    let ended = story.cluster.kubectl(&wait).await;
+    let log = story.cluster.kubectl(&["-n", namespace, "logs", "pgbench"]).await?;
+    println!("{log}");
+    ended?;
+    assert_eq!(log.matches("number of failed transactions: 0 (0.000%)").count(), 3, "{log}");
+    Ok(())
+}
+
+const DEFINITION: &str = "pgroutingpools.pgrouting.dev";

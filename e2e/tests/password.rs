@@ -1,0 +1,54 @@
+//! Story: the password in the Secret is rotated.
+
+use anyhow::Result;
+use pgrouting_e2e::pool::restarts;
+use pgrouting_e2e::postgres::connect;
+use pgrouting_e2e::story::Story;
+use pgrouting_e2e::wait::{Look, until};
+use serde_json::json;
+use std::time::Duration;
+use tokio::time::Instant;
+
+#[tokio::test]
+async fn new_logins_use_the_new_password_and_open_connections_live_on() -> Result<()> {
+    let mut story = Story::begin("password").await?;
+    let pool = story.pool("orders", &["pg-a", "pg-b"], json!({})).await?;
+    let before = restarts(&pool.wait_for_pods(2, 60).await?);
+    let address = pool.address("").await?;
+    let user = story.login.user.clone();
+    let open = connect(&address, 5432, &story.login, &user).await?;
+    open.batch_execute("SET application_name = 'kept'").await?;
+
+    let old = story.login.clone();
+    story.postgres.change_password(&mut story.login, "second-password").await?;
+    story.write_secret("app").await?;
+    let began = Instant::now();
+
+    // Each login may meet another pod, so several in a row show that all of them know the password.
+    until("logins work with the new password", Duration::from_secs(120), || async {
+        for attempt in 0..8 {
+            if let Err(error) = connect(&address, 5432, &story.login, &user).await {
+                return Ok(Look::NotYet(format!("login {attempt}: {error:#}")));
+            }
+        }
+        Ok(Look::Done(()))
+    })
+    .await?;
+    println!("a rotated password works on every proxy after {} ms", began.elapsed().as_millis());
+
+    for _ in 0..4 {
+        let refused = connect(&address, 5432, &old, &user).await.err();
+        let text = refused.map(|error| format!("{error:?}")).unwrap_or_default();
+        assert!(text.contains("28P01"), "the old password must be refused as wrong: {text:?}");
+    }
+    let row = open.query_one("SELECT current_setting('application_name')", &[]).await?;
+    assert_eq!(row.get::<_, String>(0), "kept", "the open connection lives on with its settings");
+    // New server connections are made with the new password too.
+    let fresh = connect(&address, 5432, &story.login, &user).await?;
+    fresh.batch_execute("BEGIN; SELECT 1").await?;
+    open.batch_execute("BEGIN; SELECT 1; COMMIT").await?;
+    fresh.batch_execute("COMMIT").await?;
+    pool.wait_until_serving(30).await?;
+    assert_eq!(restarts(&pool.wait_for_pods(2, 30).await?), before, "nothing was restarted");
+    story.end().await
+}
