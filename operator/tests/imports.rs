@@ -1,5 +1,7 @@
 //! The import table of this crate: data moves down the page, and so do imports.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::path::{Path, PathBuf};
 
 /// A module, what it may import of this crate, and what of the other two.

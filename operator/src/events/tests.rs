@@ -1,1 +1,68 @@
-//! Placeholder.
+//! Each change is told once, and nothing is told of what stays.
+
+use super::*;
+
+fn status(conditions: &[(&str, &str, &str)], hash: &str, primary: Option<&str>) -> PgRoutingPoolStatus {
+    serde_json::from_value(serde_json::json!({
+        "conditions": conditions.iter().map(|(kind, status, reason)| serde_json::json!({
+            "type": kind, "status": status, "reason": reason, "message": format!("{reason} it is"),
+            "lastTransitionTime": "2026-11-29T12:00:00Z",
+        })).collect::<Vec<_>>(),
+        "config": {
+            "hash": hash, "shortHash": hash, "generation": 3, "podsApplied": 2, "podsTotal": 2,
+            "renderedAt": "2026-11-29T12:00:00Z",
+        },
+        "backends": {"replicasSummary": "1/1", "primary": primary, "servers": []},
+    }))
+    .unwrap()
+}
+
+fn reasons(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolStatus) -> Vec<String> {
+    events_between(before, after).into_iter().map(|event| event.reason).collect()
+}
+
+const WELL: [(&str, &str, &str); 3] =
+    [("Ready", "True", "Serving"), ("ConfigApplied", "True", "Applied"), ("Stalled", "False", "AsExpected")];
+
+#[test]
+fn first_good_status_tells_of_config_and_primary() {
+    assert_eq!(reasons(None, &status(&WELL, "aaa", Some("pg-0"))), ["ConfigApplied", "PrimaryChanged"]);
+}
+
+#[test]
+fn same_status_tells_nothing() {
+    let same = status(&WELL, "aaa", Some("pg-0"));
+    assert_eq!(reasons(Some(&same), &same), [""; 0]);
+}
+
+#[test]
+fn each_document_is_told_once_even_after_a_moment_out_of_step() {
+    let before = status(&WELL, "aaa", Some("pg-0"));
+    let behind = status(&[("ConfigApplied", "False", "PodsOutOfSync")], "bbb", Some("pg-0"));
+    assert_eq!(reasons(Some(&before), &behind), ["PodsOutOfSync"]);
+    let after = status(&WELL, "bbb", Some("pg-0"));
+    assert_eq!(reasons(Some(&behind), &after), ["ConfigApplied"]);
+    assert_eq!(reasons(Some(&after), &after), [""; 0]);
+}
+
+#[test]
+fn one_mistake_is_one_event() {
+    let bad = [
+        ("Ready", "False", "InvalidSpec"),
+        ("ConfigAccepted", "False", "InvalidSpec"),
+        ("ConfigApplied", "True", "Applied"),
+        ("Stalled", "True", "InvalidSpec"),
+    ];
+    let before = status(&WELL, "aaa", Some("pg-0"));
+    let events = events_between(Some(&before), &status(&bad, "aaa", Some("pg-0")));
+    assert_eq!(events.len(), 1);
+    assert!(events[0].is_warning);
+    assert_eq!(events[0].reason, "InvalidSpec");
+}
+
+#[test]
+fn failover_names_both_servers() {
+    let events =
+        events_between(Some(&status(&WELL, "aaa", Some("pg-0"))), &status(&WELL, "aaa", Some("pg-1")));
+    assert_eq!(events[0].note, "the primary was pg-0 and is pg-1");
+}

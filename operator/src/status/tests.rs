@@ -1,1 +1,337 @@
-//! Placeholder.
+//! The status of a pool as a table: what was found, what it says.
+
+use pgrouting_contract::report::{CredentialReport, CredentialState};
+
+use super::*;
+use crate::apply::ApplyFault;
+use crate::desired::config_map::Document;
+use crate::fixtures::{SMALL, at, built};
+use crate::observe::{PodState, ServerView};
+use crate::resolve::CredentialsFault;
+use crate::status::pass::SpecVerdict;
+
+fn server(name: &str, role: ServerRole, state: ServerState) -> ServerView {
+    ServerView {
+        name: name.into(),
+        address: format!("{name}.pg:5432"),
+        role,
+        state,
+        is_probed: true,
+        message: if state == ServerState::Down { "no route".into() } else { String::new() },
+        timeline: Some(1),
+    }
+}
+
+fn pod(name: &str, sync: PodSync) -> PodState {
+    PodState { name: name.into(), is_ready: true, sync }
+}
+
+/// Two pods, one primary, one replica, all well.
+fn well() -> Observation {
+    Observation {
+        replicas: 2,
+        ready_replicas: 2,
+        pods: vec![pod("p-a", PodSync::Applied), pod("p-b", PodSync::Applied)],
+        servers: vec![
+            server("pg-0", ServerRole::Primary, ServerState::Up),
+            server("pg-1", ServerRole::Replica, ServerState::Up),
+        ],
+        reports: 2,
+        has_used_credentials: true,
+        ..Observation::default()
+    }
+}
+
+struct Found {
+    verdict: SpecVerdict,
+    document: Document,
+    backend_faults: Vec<String>,
+    credential_faults: Vec<CredentialsFault>,
+    apply_faults: Vec<ApplyFault>,
+    observation: Observation,
+    replicas_wanted: i32,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self {
+            verdict: SpecVerdict::Accepted,
+            document: built(SMALL).document,
+            backend_faults: Vec::new(),
+            credential_faults: Vec::new(),
+            apply_faults: Vec::new(),
+            observation: well(),
+            replicas_wanted: 2,
+        }
+    }
+}
+
+impl Found {
+    fn status(&self, before: Option<&PgRoutingPoolStatus>, second: i64) -> PgRoutingPoolStatus {
+        let pass = Pass {
+            generation: Some(7),
+            verdict: self.verdict.clone(),
+            document: Some(&self.document),
+            backend_faults: &self.backend_faults,
+            credential_faults: &self.credential_faults,
+            apply_faults: &self.apply_faults,
+            observation: &self.observation,
+            image: "i",
+            replicas_wanted: self.replicas_wanted,
+            selector: "s".into(),
+        };
+        status(before, &pass, at(second))
+    }
+}
+
+fn condition(status: &PgRoutingPoolStatus, kind: &str) -> (ConditionStatus, String, String) {
+    let condition = status.conditions.iter().find(|condition| condition.kind == kind).unwrap();
+    (condition.status, condition.reason.clone(), condition.message.clone())
+}
+
+#[test]
+fn healthy_pool_is_ready_and_every_condition_carries_the_generation() {
+    let status = Found::default().status(None, 0);
+    let seen: Vec<_> = status
+        .conditions
+        .iter()
+        .map(|c| (c.kind.as_str(), c.status.as_str(), c.reason.as_str(), c.observed_generation))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("Ready", "True", "Serving", Some(7)),
+            ("ConfigAccepted", "True", "Accepted", Some(7)),
+            ("ConfigApplied", "True", "Applied", Some(7)),
+            ("BackendsHealthy", "True", "AsExpected", Some(7)),
+            ("CredentialsValid", "True", "Valid", Some(7)),
+            ("Stalled", "False", "AsExpected", Some(7)),
+        ]
+    );
+    assert_eq!(status.observed_generation, Some(7));
+    assert_eq!(status.proxies.as_ref().unwrap().summary, "2/2");
+    let backends = status.backends.unwrap();
+    assert_eq!((backends.primary.as_deref(), backends.replicas_summary.as_str()), (Some("pg-0"), "1/1"));
+    assert_eq!(status.rollout.unwrap().stage, Stage::PoolingOnly);
+}
+
+#[test]
+fn nothing_changes_while_nothing_happens() {
+    let first = Found::default().status(None, 0);
+    let later = Found::default().status(Some(&first), 3600);
+    assert_eq!(first, later);
+}
+
+#[test]
+fn status_survives_the_way_through_the_api_server() {
+    let status = Found::default().status(None, 0);
+    let text = serde_json::to_string(&status).unwrap();
+    assert_eq!(serde_json::from_str::<PgRoutingPoolStatus>(&text).unwrap(), status);
+}
+
+#[test]
+fn servers_decide_on_backends_healthy() {
+    use ServerRole::{Primary, Replica, Unknown as NoRole};
+    use ServerState::{Down, Up};
+    for (servers, status, reason, says) in [
+        (
+            vec![server("a", Primary, Up)],
+            ConditionStatus::True,
+            "AsExpected",
+            "a is the primary, 0 of 0 replicas",
+        ),
+        (
+            vec![server("a", Primary, Up), server("b", Replica, Up), server("c", Replica, Down)],
+            ConditionStatus::True,
+            "AsExpected",
+            "down: c (no route)",
+        ),
+        (
+            vec![server("a", Primary, Up), server("b", Replica, Down)],
+            ConditionStatus::False,
+            "NoHealthyReplica",
+            "no replica answers",
+        ),
+        (
+            vec![server("a", Primary, Down), server("b", Replica, Up)],
+            ConditionStatus::False,
+            "NoPrimary",
+            "none of 2 servers is a primary that answers; down: a (no route)",
+        ),
+        (vec![server("a", NoRole, Up)], ConditionStatus::False, "NoPrimary", "none of 1 servers"),
+        (
+            vec![server("a", Primary, Up), server("b", Primary, Up)],
+            ConditionStatus::False,
+            "TwoPrimaries",
+            "a and b all say",
+        ),
+    ] {
+        let observation = Observation { servers, ..well() };
+        let seen = condition(&Found { observation, ..Found::default() }.status(None, 0), "BackendsHealthy");
+        assert_eq!((seen.0, seen.1.as_str()), (status, reason), "{}", seen.2);
+        assert!(seen.2.contains(says), "{}", seen.2);
+    }
+}
+
+#[test]
+fn servers_that_nobody_has_asked_are_unknown_not_down() {
+    let mut observation = well();
+    observation.servers.iter_mut().for_each(|server| server.is_probed = false);
+    let status = Found { observation, ..Found::default() }.status(None, 0);
+    let seen = condition(&status, "BackendsHealthy");
+    assert_eq!((seen.0, seen.1.as_str()), (ConditionStatus::Unknown, "ProbeUnavailable"));
+}
+
+#[test]
+fn pods_decide_on_config_conditions() {
+    let behind = PodSync::Behind { hash: "h".into(), reason: "why".into() };
+    let refused = PodSync::Refused { hash: "h".into(), reasons: vec!["servers: no".into()] };
+    let lost = PodSync::Unreachable { reason: "no answer".into() };
+    let (yes, no, unknown) = (ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown);
+    for (pods, accepted, applied, laggards) in [
+        (vec![], (unknown, "NoPods"), (unknown, "NoPods"), 0),
+        (vec![PodSync::Starting], (unknown, "NoPods"), (unknown, "NoPods"), 0),
+        (vec![PodSync::Applied, PodSync::Starting], (yes, "Accepted"), (yes, "Applied"), 0),
+        (vec![PodSync::Applied, behind], (yes, "Accepted"), (no, "PodsOutOfSync"), 1),
+        (vec![PodSync::Applied, lost], (yes, "Accepted"), (no, "PushFailed"), 1),
+        (vec![PodSync::Applied, refused], (no, "RejectedByProxy"), (no, "PodsOutOfSync"), 1),
+    ] {
+        let pods: Vec<_> =
+            pods.into_iter().enumerate().map(|(i, sync)| pod(&format!("p-{i}"), sync)).collect();
+        let observation = Observation { pods: pods.clone(), ..well() };
+        let status = Found { observation, ..Found::default() }.status(None, 0);
+        let seen = condition(&status, "ConfigAccepted");
+        assert_eq!((seen.0, seen.1.as_str()), accepted, "{pods:?}");
+        let seen = condition(&status, "ConfigApplied");
+        assert_eq!((seen.0, seen.1.as_str()), applied, "{pods:?}");
+        assert_eq!(status.proxies.unwrap().out_of_sync.len(), laggards, "{pods:?}");
+    }
+}
+
+#[test]
+fn ready_says_the_first_thing_that_is_in_the_way() {
+    let conflict =
+        || ApplyFault::NameConflict { kind: "Service".into(), name: "ledger".into(), owner: "x".into() };
+    let forbidden = || ApplyFault::Forbidden {
+        verb: "patch",
+        kind: "Service".into(),
+        name: "ledger".into(),
+        message: "m".into(),
+    };
+    let behind = vec![pod("p", PodSync::Unreachable { reason: "r".into() })];
+    let no_primary = vec![server("a", ServerRole::Replica, ServerState::Up)];
+    let cases = [
+        (
+            Found { verdict: SpecVerdict::Invalid(vec!["spec.x: bad".into()]), ..Found::default() },
+            "InvalidSpec",
+            true,
+        ),
+        (
+            Found { verdict: SpecVerdict::InvalidParameter(vec!["p".into()]), ..Found::default() },
+            "InvalidSpec",
+            true,
+        ),
+        (Found { apply_faults: vec![conflict()], ..Found::default() }, "NameConflict", true),
+        (Found { apply_faults: vec![forbidden()], ..Found::default() }, "Forbidden", true),
+        (
+            Found { verdict: SpecVerdict::NoServers(vec!["Service x".into()]), ..Found::default() },
+            "NoPrimary",
+            false,
+        ),
+        (
+            Found { observation: Observation { ready_replicas: 0, ..well() }, ..Found::default() },
+            "NoReadyProxies",
+            false,
+        ),
+        (
+            Found { observation: Observation { pods: behind, ..well() }, ..Found::default() },
+            "ConfigNotApplied",
+            false,
+        ),
+        (
+            Found { observation: Observation { servers: no_primary, ..well() }, ..Found::default() },
+            "NoPrimary",
+            false,
+        ),
+    ];
+    for (found, reason, is_stalled) in cases {
+        let status = found.status(None, 0);
+        let ready = condition(&status, "Ready");
+        assert_eq!((ready.0, ready.1.as_str()), (ConditionStatus::False, reason), "{}", ready.2);
+        let stalled = condition(&status, "Stalled");
+        assert_eq!(stalled.0 == ConditionStatus::True, is_stalled, "{reason}");
+        if is_stalled {
+            assert_eq!(stalled.1, reason);
+        }
+    }
+}
+
+#[test]
+fn bad_spec_says_that_traffic_goes_on() {
+    let found = Found { verdict: SpecVerdict::Invalid(vec!["spec.x: bad".into()]), ..Found::default() };
+    let (_, _, message) = condition(&found.status(None, 0), "Ready");
+    assert_eq!(message, "spec.x: bad; the last good config stays in use. 2 proxies serve clients");
+}
+
+#[test]
+fn secrets_and_logins_decide_on_credentials_valid() {
+    let rejected =
+        CredentialReport { user: "app".into(), state: CredentialState::Rejected, message: "28P01".into() };
+    let missing =
+        CredentialReport { user: "app".into(), state: CredentialState::Missing, message: String::new() };
+    let key = CredentialsFault::KeyMissing { secret: "app".into(), key: "password".into() };
+    let (no, unknown) = (ConditionStatus::False, ConditionStatus::Unknown);
+    for (faults, bad, status, reason) in [
+        (vec![CredentialsFault::SecretNotFound("app".into())], vec![], no, "SecretNotFound"),
+        (vec![key], vec![], no, "KeyMissing"),
+        (vec![], vec![rejected], no, "LoginRejected"),
+        (vec![], vec![missing], unknown, "Reconciling"),
+        (vec![], vec![], ConditionStatus::True, "Valid"),
+    ] {
+        let observation = Observation { bad_credentials: bad, ..well() };
+        let found = Found { credential_faults: faults, observation, ..Found::default() };
+        let seen = condition(&found.status(None, 0), "CredentialsValid");
+        assert_eq!((seen.0, seen.1.as_str()), (status, reason), "{}", seen.2);
+    }
+}
+
+#[test]
+fn times_of_servers_and_laggards_stay_until_they_change() {
+    let lost = |second| Found {
+        observation: Observation {
+            pods: vec![pod("p", PodSync::Unreachable { reason: format!("try {second}") })],
+            ..well()
+        },
+        ..Found::default()
+    };
+    let first = lost(0).status(None, 0);
+    let second = lost(60).status(Some(&first), 60);
+    let since = |status: &PgRoutingPoolStatus| status.proxies.as_ref().unwrap().out_of_sync[0].since.clone();
+    assert_eq!(since(&first), since(&second));
+
+    let mut observation = well();
+    observation.servers[1].state = ServerState::Down;
+    let third = Found { observation, ..Found::default() }.status(Some(&second), 90);
+    let servers = |status: &PgRoutingPoolStatus| status.backends.as_ref().unwrap().servers.clone();
+    assert_eq!(servers(&third)[0].since, servers(&second)[0].since);
+    assert_eq!(servers(&third)[1].since, whole_seconds(at(90)));
+}
+
+#[test]
+fn servers_are_kept_as_they_were_while_no_proxy_answers() {
+    let first = Found::default().status(None, 0);
+    let observation = Observation { reports: 0, servers: Vec::new(), ..well() };
+    let second = Found { observation, ..Found::default() }.status(Some(&first), 60);
+    assert_eq!(second.backends, first.backends);
+}
+
+#[test]
+fn object_that_does_not_read_is_stalled() {
+    let conditions = unreadable("unknown variant `Sideways`", Some(3), at(0));
+    let kinds: Vec<_> =
+        conditions.iter().map(|c| (c.kind.as_str(), c.status, c.observed_generation)).collect();
+    assert_eq!(
+        kinds,
+        [("Ready", ConditionStatus::False, Some(3)), ("Stalled", ConditionStatus::True, Some(3))]
+    );
+}
