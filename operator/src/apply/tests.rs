@@ -150,12 +150,12 @@ async fn nothing_is_sent_when_nothing_changed() {
         found.unwrap_or_else(|| panic!("{kind} {name}")).clone()
     };
     let mut full = stores(vec![serde_json::from_value(of("Service", "ledger")).unwrap()]);
-    let fill = |value: Value| {
+    full.deployments = {
         let mut writer = Writer::<Deployment>::new(());
-        writer.apply_watcher_event(&Event::Apply(serde_json::from_value(value).unwrap()));
+        let deployment = serde_json::from_value(of("Deployment", "ledger-proxy")).unwrap();
+        writer.apply_watcher_event(&Event::Apply(deployment));
         writer.as_reader()
     };
-    full.deployments = fill(of("Deployment", "ledger-proxy"));
     full.service_accounts = {
         let mut writer = Writer::<ServiceAccount>::new(());
         let account = serde_json::from_value(of("ServiceAccount", "ledger-proxy")).unwrap();
