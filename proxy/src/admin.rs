@@ -72,7 +72,6 @@ impl Readiness {
 }
 
 /// What anyone may ask.
-#[must_use]
 pub fn public_routes(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
@@ -82,7 +81,6 @@ pub fn public_routes(admin: Arc<Admin>) -> Router {
 }
 
 /// What the operator may ask and change.
-#[must_use]
 pub fn admin_routes(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/report", get(report))

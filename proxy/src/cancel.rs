@@ -36,7 +36,7 @@ pub struct CancelSlot {
 
 #[derive(Debug, Default)]
 struct SlotState {
-    running: Option<(SocketAddr, CancelKey)>,
+    running: Option<(SocketAddr, Arc<CancelKey>)>,
     in_flight: u32,
 }
 
@@ -102,7 +102,7 @@ async fn deliver(peer: SocketAddr, key: &CancelKey) -> std::io::Result<()> {
 struct Flight {
     slot: Arc<CancelSlot>,
     peer: SocketAddr,
-    key: CancelKey,
+    key: Arc<CancelKey>,
 }
 
 impl Flight {
@@ -129,8 +129,8 @@ impl Drop for Flight {
 
 impl CancelHandle {
     /// From now on the key stands for this server connection.
-    pub fn begin(&self, peer: SocketAddr, key: &CancelKey) {
-        locked(&self.slot.state).running = Some((peer, key.clone()));
+    pub fn begin(&self, peer: SocketAddr, key: &Arc<CancelKey>) {
+        locked(&self.slot.state).running = Some((peer, Arc::clone(key)));
     }
 
     /// From now on the key stands for nothing. Tells whether a request is still on its way.
@@ -177,7 +177,7 @@ mod tests {
         let registry = Arc::new(CancelRegistry::default());
         let handle = registry.register();
         assert_eq!(registry.request(&handle.key).await, CancelOutcome::Ignored);
-        let key = CancelKey { process_id: 7, secret: vec![1, 2, 3, 4] };
+        let key = Arc::new(CancelKey { process_id: 7, secret: vec![1, 2, 3, 4] });
         handle.begin(server.local_addr().unwrap(), &key);
         let accept = async {
             let (mut stream, _) = server.accept().await.unwrap();

@@ -95,8 +95,7 @@ impl Fleet {
         let config = &active.config;
         let mut members = self.lock();
         let previous = self.view().active.clone();
-        let are_monitors_kept =
-            previous.config.probe == config.probe && previous.config.auth == config.auth;
+        let are_monitors_kept = previous.config.probe == config.probe && previous.config.auth == config.auth;
         let mut old: Vec<_> = members.drain(..).collect();
         let limits = limits_of(config);
         for server in &config.servers {

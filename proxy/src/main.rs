@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -137,9 +138,8 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
 /// Notes when a primary has been found for the first time.
 async fn watch_primary(admin: Arc<Admin>) {
     let mut view = admin.control.fleet.subscribe();
-    while view.wait_for(|view| view.topology.primary().is_some()).await.is_ok() {
+    if view.wait_for(|view| view.topology.primary().is_some()).await.is_ok() {
         admin.readiness.found_primary();
-        return;
     }
 }
 
@@ -168,8 +168,9 @@ async fn stop(admin: &Admin, threads: Threads, drain_timeout: Duration) -> anyho
         () = tokio::time::sleep(grace) => {}
         _ = again.recv() => {}
     }
+    threads.stopping.store(true, Ordering::Relaxed);
     threads.drain.cancel();
-    let Threads { kill, ended, metrics: _, drain: _, accepting } = threads;
+    let Threads { kill, ended, metrics: _, drain: _, stopping: _, accepting } = threads;
     drop(accepting);
     let mut all_ended = std::pin::pin!(async {
         for thread in ended {
@@ -213,7 +214,9 @@ impl Sockets {
         let admin = open(&process.admin_listen)?;
         let is_guarded = process.admin_tls.is_some() || process.admin_token_file.is_some();
         if !is_guarded && !admin.local_addr()?.ip().is_loopback() {
-            anyhow::bail!("process.adminListen: needs adminTls or adminTokenFile unless it is a loopback address");
+            anyhow::bail!(
+                "process.adminListen: needs adminTls or adminTokenFile unless it is a loopback address"
+            );
         }
         Ok(Self { clients, admin, probe: open(&process.probe_listen)? })
     }
@@ -246,6 +249,7 @@ struct Threads {
     accepting: Vec<mpsc::Sender<Accepted>>,
     metrics: Vec<Arc<WorkerMetrics>>,
     ended: Vec<oneshot::Receiver<()>>,
+    stopping: Arc<AtomicBool>,
     drain: CancellationToken,
     kill: CancellationToken,
 }
@@ -260,6 +264,7 @@ impl Threads {
             accepting: Vec::new(),
             metrics: Vec::new(),
             ended: Vec::new(),
+            stopping: Arc::new(AtomicBool::new(false)),
             drain: CancellationToken::new(),
             kill: CancellationToken::new(),
         };
@@ -314,6 +319,7 @@ impl Threads {
         Arc::new(Worker {
             id: WorkerId(number),
             metrics,
+            stopping: Arc::clone(&self.stopping),
             drain: self.drain.child_token(),
             kill: self.kill.child_token(),
         })

@@ -70,6 +70,9 @@ pub struct WorkerMetrics {
     pub moves: Counter,
 }
 
+/// Picks one counter of a thread.
+type Field = fn(&WorkerMetrics) -> &Counter;
+
 /// What a scrape shows beside the counters.
 #[derive(Debug, Default)]
 pub struct Snapshot {
@@ -110,7 +113,10 @@ pub struct ServerSnapshot {
 ///
 /// # Errors
 /// When two metrics have one name, which a test rules out.
-pub fn render(workers: &[std::sync::Arc<WorkerMetrics>], snapshot: &Snapshot) -> Result<String, prometheus::Error> {
+pub fn render(
+    workers: &[std::sync::Arc<WorkerMetrics>],
+    snapshot: &Snapshot,
+) -> Result<String, prometheus::Error> {
     let registry = Registry::new();
     info(&registry, snapshot)?;
     clients(&registry, workers)?;
@@ -122,7 +128,12 @@ pub fn render(workers: &[std::sync::Arc<WorkerMetrics>], snapshot: &Snapshot) ->
 }
 
 fn info(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
-    let info = gauges(registry, "pgrouting_proxy_info", "What runs; the value is 1.", &["pool", "stage", "version"])?;
+    let info = gauges(
+        registry,
+        "pgrouting_proxy_info",
+        "What runs; the value is 1.",
+        &["pool", "stage", "version"],
+    )?;
     info.with_label_values(&[&snapshot.pool, snapshot.stage, env!("CARGO_PKG_VERSION")]).set(1);
     let generation =
         IntGauge::new("pgrouting_proxy_config_generation", "The generation of the document in effect.")?;
@@ -132,7 +143,7 @@ fn info(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Erro
 
 fn clients(registry: &Registry, workers: &[std::sync::Arc<WorkerMetrics>]) -> Result<(), prometheus::Error> {
     let clients = gauges(registry, "pgrouting_proxy_clients", "Clients now, by state.", &["state"])?;
-    let sum = |field: fn(&WorkerMetrics) -> &Counter| total(workers, field);
+    let sum = |field: Field| total(workers, field);
     let (active, waiting) = (sum(|w| &w.clients_active), sum(|w| &w.clients_waiting));
     let idle = sum(|w| &w.clients).saturating_sub(active + waiting);
     for (state, number) in [("active", active), ("waiting", waiting), ("idle", idle)] {
@@ -146,10 +157,12 @@ fn counters(
     workers: &[std::sync::Arc<WorkerMetrics>],
     snapshot: &Snapshot,
 ) -> Result<(), prometheus::Error> {
-    let plain: [(&str, &str, fn(&WorkerMetrics) -> &Counter); 9] = [
+    let plain: [(&str, &str, Field); 9] = [
         ("pgrouting_proxy_transactions_total", "Transactions that ended.", |w| &w.transactions),
         ("pgrouting_proxy_queries_total", "Requests that were answered.", |w| &w.queries),
-        ("pgrouting_proxy_server_errors_total", "Errors of servers that were passed on.", |w| &w.server_errors),
+        ("pgrouting_proxy_server_errors_total", "Errors of servers that were passed on.", |w| {
+            &w.server_errors
+        }),
         ("pgrouting_proxy_logins_total", "Client logins that succeeded.", |w| &w.logins),
         ("pgrouting_proxy_logins_failed_total", "Client logins that failed.", |w| &w.logins_failed),
         ("pgrouting_proxy_waits_total", "Waits for a server connection.", |w| &w.waits),
@@ -164,12 +177,17 @@ fn counters(
         counter.inc_by(total(workers, field));
         registry.register(Box::new(counter))?;
     }
-    let errors = counters_by(registry, "pgrouting_proxy_errors_total", "Errors that the proxy made.", "kind")?;
+    let errors =
+        counters_by(registry, "pgrouting_proxy_errors_total", "Errors that the proxy made.", "kind")?;
     for (index, kind) in snapshot.error_kinds.iter().enumerate() {
         errors.with_label_values(&[*kind]).inc_by(indexed(workers, |w| w.errors.get(index)));
     }
-    let pins =
-        counters_by(registry, "pgrouting_proxy_pins_total", "Sessions that began to keep a connection.", "reason")?;
+    let pins = counters_by(
+        registry,
+        "pgrouting_proxy_pins_total",
+        "Sessions that began to keep a connection.",
+        "reason",
+    )?;
     for (index, reason) in snapshot.pin_reasons.iter().enumerate() {
         pins.with_label_values(&[*reason]).inc_by(indexed(workers, |w| w.pins.get(index)));
     }
@@ -199,7 +217,7 @@ fn servers(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::E
 }
 
 /// The sum of one counter over all threads.
-pub fn total(workers: &[std::sync::Arc<WorkerMetrics>], field: fn(&WorkerMetrics) -> &Counter) -> u64 {
+pub fn total(workers: &[std::sync::Arc<WorkerMetrics>], field: Field) -> u64 {
     workers.iter().map(|worker| field(worker).value()).sum()
 }
 
@@ -211,13 +229,23 @@ pub fn indexed<'a>(
     workers.iter().filter_map(|worker| field(worker)).map(Counter::value).sum()
 }
 
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+fn gauges(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<IntGaugeVec, prometheus::Error> {
     let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
     registry.register(Box::new(gauges.clone()))?;
     Ok(gauges)
 }
 
-fn counters_by(registry: &Registry, name: &str, help: &str, label: &str) -> Result<IntCounterVec, prometheus::Error> {
+fn counters_by(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    label: &str,
+) -> Result<IntCounterVec, prometheus::Error> {
     let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
     registry.register(Box::new(counters.clone()))?;
     Ok(counters)

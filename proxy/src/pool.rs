@@ -4,7 +4,7 @@
 //! a further one, or waits in line; a connection that is given back goes straight to whoever waits. When the limit is
 //! reached by connections of other identities, the one that was idle longest is closed for a new one.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub struct ServerPool {
 #[derive(Debug)]
 struct State {
     limits: Arc<PoolLimits>,
-    idle: HashMap<u32, Vec<Box<ServerConnection>>>,
+    idle: BTreeMap<u32, IdleStack>,
     idle_count: u32,
     /// Idle, leased and being opened.
     open: u32,
@@ -59,6 +59,13 @@ struct State {
     /// Everything opened earlier is closed instead of being given out again.
     fit_from: Instant,
 }
+
+/// Idle connections of one identity, the one used last on top. Boxed, since a connection moves often and is large.
+#[expect(
+    clippy::vec_box,
+    reason = "a connection changes hands for each transaction and has hundreds of bytes"
+)]
+type IdleStack = Vec<Box<ServerConnection>>;
 
 /// How many connections there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -113,7 +120,7 @@ impl ServerPool {
             endpoint,
             state: Mutex::new(State {
                 limits: Arc::new(limits),
-                idle: HashMap::new(),
+                idle: BTreeMap::new(),
                 idle_count: 0,
                 open: 0,
                 waiters: Waiters::default(),
@@ -298,9 +305,8 @@ impl State {
     fn take_idle(&mut self, request: Request<'_>) -> Option<Box<ServerConnection>> {
         let connections = self.idle.get_mut(&request.identity.id)?;
         let latest = connections.len().checked_sub(1)?;
-        let is_fit = |c: &ServerConnection| {
-            c.home == request.worker && Arc::ptr_eq(&c.settings, request.settings)
-        };
+        let is_fit =
+            |c: &ServerConnection| c.home == request.worker && Arc::ptr_eq(&c.settings, request.settings);
         let best = connections
             .iter()
             .enumerate()
@@ -331,8 +337,8 @@ impl State {
     }
 
     /// All idle connections, which do not count as open any more.
-    fn take_all_idle(&mut self) -> Vec<Box<ServerConnection>> {
-        let idle: Vec<_> = self.idle.drain().flat_map(|(_, connections)| connections).collect();
+    fn take_all_idle(&mut self) -> IdleStack {
+        let idle: Vec<_> = std::mem::take(&mut self.idle).into_values().flatten().collect();
         self.open -= self.idle_count;
         self.idle_count = 0;
         idle

@@ -115,7 +115,11 @@ impl Roles {
         Ok(rows.into_iter().flatten().flatten().next().and_then(|text| Verifier::parse(&text)))
     }
 
-    async fn connect(&self, primary: &Endpoint, database: &str) -> Result<Box<ServerConnection>, ConnectError> {
+    async fn connect(
+        &self,
+        primary: &Endpoint,
+        database: &str,
+    ) -> Result<Box<ServerConnection>, ConnectError> {
         let user = self.credentials.probe().ok_or(ConnectError::Protocol("the probe user is not known"))?;
         let identity =
             Arc::new(Identity { id: u32::MAX, user: user.name.clone(), database: database.to_owned() });

@@ -25,12 +25,18 @@ pub enum Route {
 }
 
 /// Chooses the server. Reads are spread by taking the better of two random replicas: `outstanding` tells how many
-/// clients a server has in relation to its weight, `random` is any number.
-pub fn route(topology: &Topology, access: Access, outstanding: impl Fn(usize) -> u32, random: u64) -> Route {
+/// clients a server has in relation to its weight, `random` gives any number.
+pub fn route(
+    topology: &Topology,
+    access: Access,
+    outstanding: impl Fn(usize) -> u32,
+    random: impl FnOnce() -> u64,
+) -> Route {
     match access {
         // At the stage PoolingOnly everything runs on the primary.
         Access::Routed | Access::Primary => topology.primary().map_or(Route::NoPrimary, Route::Server),
         Access::ReadOnly => {
+            let random = random();
             let replicas: Vec<_> = topology.replicas().collect();
             let (Some(first), Some(second)) =
                 (pick(&replicas, random), pick(&replicas, random.rotate_left(32)))
@@ -75,14 +81,14 @@ mod tests {
     fn routed_and_primary_sessions_go_to_the_primary() {
         let topology = topology(&[Role::Replica, Role::Primary]);
         for access in [Access::Routed, Access::Primary] {
-            assert_eq!(route(&topology, access, |_| 0, 7), Route::Server(1));
+            assert_eq!(route(&topology, access, |_| 0, || 7), Route::Server(1));
         }
     }
 
     #[test]
     fn without_the_server_that_is_needed_there_is_no_route() {
-        assert_eq!(route(&topology(&[Role::Replica]), Access::Routed, |_| 0, 7), Route::NoPrimary);
-        assert_eq!(route(&topology(&[Role::Primary]), Access::ReadOnly, |_| 0, 7), Route::NoReplica);
+        assert_eq!(route(&topology(&[Role::Replica]), Access::Routed, |_| 0, || 7), Route::NoPrimary);
+        assert_eq!(route(&topology(&[Role::Primary]), Access::ReadOnly, |_| 0, || 7), Route::NoReplica);
     }
 
     #[test]
@@ -90,8 +96,12 @@ mod tests {
         let topology = topology(&[Role::Primary, Role::Replica, Role::Replica]);
         let busy = |server| if server == 1 { 5 } else { 1 };
         // The halves of the random number pick both.
-        assert_eq!(route(&topology, Access::ReadOnly, busy, 1 << 32), Route::Server(2));
-        assert_eq!(route(&topology, Access::ReadOnly, busy, 1), Route::Server(2));
-        assert_eq!(route(&topology, Access::ReadOnly, busy, 0), Route::Server(1), "both halves pick the same");
+        assert_eq!(route(&topology, Access::ReadOnly, busy, || 1 << 32), Route::Server(2));
+        assert_eq!(route(&topology, Access::ReadOnly, busy, || 1), Route::Server(2));
+        assert_eq!(
+            route(&topology, Access::ReadOnly, busy, || 0),
+            Route::Server(1),
+            "both halves pick the same"
+        );
     }
 }

@@ -49,7 +49,9 @@ pub struct Session {
     client: Client,
     context: Arc<Context>,
     worker: Arc<Worker>,
-    view: watch::Receiver<Arc<View>>,
+    views: watch::Receiver<Arc<View>>,
+    /// The latest view that the session has seen.
+    view: Arc<View>,
     identity: Arc<Identity>,
     access: Access,
     cancel: CancelHandle,
@@ -70,10 +72,15 @@ pub enum End {
     Closed,
 }
 
-/// Signals that end sessions, polled where a session waits.
+/// Signals that end sessions, looked at where a session waits.
 struct Signals<'a> {
+    worker: &'a Worker,
     drain: Pin<&'a mut (dyn Future<Output = ()> + Send)>,
     kill: Pin<&'a mut (dyn Future<Output = ()> + Send)>,
+    /// Whether the task will be woken by either. A task keeps its waker, so once is enough.
+    is_registered: bool,
+    /// Whether it is this session's turn to leave.
+    is_drained: bool,
 }
 
 impl Session {
@@ -83,7 +90,13 @@ impl Session {
         worker.metrics.clients.add_one();
         let mut drain = pin!(worker.drained(self.context.clients.count()));
         let mut kill = pin!(worker.kill.cancelled());
-        let mut signals = Signals { drain: drain.as_mut(), kill: kill.as_mut() };
+        let mut signals = Signals {
+            worker: &worker,
+            drain: drain.as_mut(),
+            kill: kill.as_mut(),
+            is_registered: false,
+            is_drained: false,
+        };
         let greeted = tokio::select! {
             biased;
             greeted = self.greet() => greeted,
@@ -130,14 +143,18 @@ impl Session {
             Some((reason, lease)) => (Some(reason), lease),
             None => {
                 self.request(signals).await?;
-                let leased = tokio::select! {
-                    biased;
-                    leased = self.lease() => leased,
-                    () = signals.kill.as_mut() => return Err(End::Told(end::shutdown())),
+                self.look_at_view();
+                let leased = match self.lease_at_once() {
+                    Ok(lease) => Ok(lease),
+                    Err(asked) => tokio::select! {
+                        biased;
+                        leased = self.lease_in_time(asked) => leased,
+                        () = signals.kill.as_mut() => return Err(End::Told(end::shutdown())),
+                    },
                 };
                 match leased {
                     Ok(lease) => (None, lease),
-                    Err(refusal) => return self.refuse(refusal).await,
+                    Err(refusal) => return self.refuse(refusal),
                 }
             }
         };
@@ -210,7 +227,7 @@ impl Session {
         if seen.is_unpinned && reason != Some(PinReason::SessionMode) {
             reason = None;
         }
-        reason = reason.or(seen.pin).or(self.mode_pin());
+        reason = reason.or(seen.pin).or_else(|| self.mode_pin());
         match stop {
             Ok(Stop::AtRest) => self.rest(reason, lease),
             Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
@@ -234,25 +251,32 @@ impl Session {
             }
             None => lease.give_back(),
         }
-        if self.worker.drain.is_cancelled() && self.client.inbox.is_empty() {
+        if self.worker.is_stopping() && self.worker.drain.is_cancelled() {
             return Err(End::Told(end::shutdown()));
         }
         Ok(())
     }
 
+    /// Takes the latest view; costs no lock while there is none.
+    fn look_at_view(&mut self) {
+        if self.views.has_changed().unwrap_or(false) {
+            self.view = Arc::clone(&self.views.borrow_and_update());
+        }
+    }
+
     fn mode_pin(&self) -> Option<PinReason> {
-        match self.view.borrow().active.config.pooling.mode {
+        match self.view.active.config.pooling.mode {
             PoolMode::Session => Some(PinReason::SessionMode),
             PoolMode::Transaction => None,
         }
     }
 
     fn message_bytes_max(&self) -> usize {
-        usize::try_from(self.view.borrow().active.config.pooling.max_message_bytes).unwrap_or(usize::MAX)
+        usize::try_from(self.view.active.config.pooling.max_message_bytes).unwrap_or(usize::MAX)
     }
 
     /// Answers the request at the front of the inbox with an error, as a server would.
-    async fn refuse(&mut self, refusal: Refusal) -> Result<(), End> {
+    fn refuse(&mut self, refusal: Refusal) -> Result<(), End> {
         let error = match refusal {
             Refusal::Proxy(error) => error,
             Refusal::Server(message) => return Err(End::Refused(message)),
@@ -274,15 +298,26 @@ impl Session {
 }
 
 impl Signals<'_> {
+    /// Ends a session that has to leave at once.
     fn poll_kill<T>(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<T, End>> {
-        self.kill.as_mut().poll(cx).map(|()| Err(End::Told(end::shutdown())))
+        self.poll(cx, false)
     }
 
+    /// Ends a session between transactions that has to leave.
     fn poll_drain<T>(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<T, End>> {
-        if self.drain.as_mut().poll(cx).is_ready() {
+        self.poll(cx, true)
+    }
+
+    fn poll<T>(&mut self, cx: &mut TaskContext<'_>, is_between: bool) -> Poll<Result<T, End>> {
+        if self.is_registered && !self.worker.is_stopping() {
+            return Poll::Pending;
+        }
+        self.is_registered = true;
+        self.is_drained = self.is_drained || self.drain.as_mut().poll(cx).is_ready();
+        if self.kill.as_mut().poll(cx).is_ready() || (self.is_drained && is_between) {
             return Poll::Ready(Err(End::Told(end::shutdown())));
         }
-        self.poll_kill(cx)
+        Poll::Pending
     }
 }
 

@@ -57,7 +57,10 @@ pub async fn mutual_tls(listener: TcpListener, routes: Router, files: AdminTls) 
     .await;
 }
 
-async fn each<F: Future<Output = ()> + Send + 'static>(listener: TcpListener, serve: impl Fn(TcpStream) -> F) {
+async fn each<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    serve: impl Fn(TcpStream) -> F,
+) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
@@ -99,7 +102,9 @@ impl Identity {
     async fn acceptor(&mut self) -> io::Result<TlsAcceptor> {
         let mut pem = Vec::new();
         for path in [&self.files.certificate_file, &self.files.key_file, &self.files.client_ca_file] {
-            pem.push(tokio::fs::read(path).await.map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?);
+            pem.push(
+                tokio::fs::read(path).await.map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?,
+            );
         }
         match &self.acceptor {
             Some(acceptor) if pem == self.pem => Ok(acceptor.clone()),

@@ -74,7 +74,7 @@ impl ServerLogin {
             (Authentication::Ok, state @ (State::Begun | State::Proved(..))) => {
                 self.state = state;
                 Ok(AnswerStep::Done)
-            },
+            }
             (Authentication::Sasl(mechanisms), State::Begun) => {
                 if !mechanisms.contains(&MECHANISM.as_bytes()) {
                     return Err(AnswerFault::Method("another SASL mechanism"));
@@ -105,7 +105,11 @@ impl ServerLogin {
         }
     }
 
-    fn choose_secret(&mut self, challenge: ClientChallenge, out: &mut Vec<u8>) -> Result<AnswerStep, AnswerFault> {
+    fn choose_secret(
+        &mut self,
+        challenge: ClientChallenge,
+        out: &mut Vec<u8>,
+    ) -> Result<AnswerStep, AnswerFault> {
         let mut secrets = self.user.login_secrets(&challenge.salting);
         if self.attempt >= secrets.len() {
             return Err(AnswerFault::NoSecret);
@@ -139,7 +143,9 @@ impl ServerLogin {
             State::Answered { challenge, .. } => {
                 self.attempt + 1 < self.user.login_secrets(&challenge.salting).len()
             }
-            State::Begun | State::FirstSent(_) | State::Challenged(_) | State::Proved(..) | State::Over => false,
+            State::Begun | State::FirstSent(_) | State::Challenged(_) | State::Proved(..) | State::Over => {
+                false
+            }
         }
     }
 
@@ -171,12 +177,16 @@ mod tests {
         let (server, server_first) = ServerExchange::start(first, &salting(), b"more").unwrap();
         out.clear();
         match login.take(&Authentication::SaslContinue(server_first.as_bytes()), b"", &mut out).unwrap() {
-            AnswerStep::Derive(password, salting) => login.answer(Keys::derive(&password, &salting), &mut out),
+            AnswerStep::Derive(password, salting) => {
+                login.answer(Keys::derive(&password, &salting), &mut out)
+            }
             AnswerStep::Continue => {}
             AnswerStep::Done => panic!("done before the proof"),
         }
         let verifier = Keys::derive(password, &salting()).verifier;
-        let Ok((server_final, _)) = server.finish(&out[HEADER_LEN..], &[verifier]) else { return (false, login) };
+        let Ok((server_final, _)) = server.finish(&out[HEADER_LEN..], &[verifier]) else {
+            return (false, login);
+        };
         login.take(&Authentication::SaslFinal(server_final.as_bytes()), b"", &mut out).unwrap();
         assert_eq!(login.take(&Authentication::Ok, b"", &mut out), Ok(AnswerStep::Done));
         (true, login)
@@ -198,7 +208,9 @@ mod tests {
     #[test]
     fn a_server_that_asks_for_another_method_is_told_apart() {
         let user = Arc::new(User::from_secret("app", "secret", b"salt", None));
-        for request in [Authentication::CleartextPassword, Authentication::Md5Password([0; 4]), Authentication::Other(7)] {
+        for request in
+            [Authentication::CleartextPassword, Authentication::Md5Password([0; 4]), Authentication::Other(7)]
+        {
             let mut login = ServerLogin::start(Arc::clone(&user), 0);
             assert!(matches!(login.take(&request, b"n", &mut Vec::new()), Err(AnswerFault::Method(_))));
         }

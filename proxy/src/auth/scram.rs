@@ -78,7 +78,7 @@ impl Keys {
     #[must_use]
     pub fn derive(password: &str, salting: &Salting) -> Self {
         // RFC 4013; PostgreSQL too falls back to the bytes as they are where SASLprep refuses them.
-        let prepared = stringprep::saslprep(password).unwrap_or(password.into());
+        let prepared = stringprep::saslprep(password).unwrap_or_else(|_| password.into());
         let mut salted = Digest::default();
         pbkdf2::pbkdf2_hmac::<Sha256>(prepared.as_bytes(), &salting.salt, salting.iterations, &mut salted);
         let client_key = hmac(&salted, &[b"Client Key"]);
@@ -235,8 +235,7 @@ impl ClientChallenge {
     /// When it does not, or says that we do not.
     pub fn verify(&self, server_final: &[u8], keys: &Keys) -> Result<(), ScramFault> {
         let text = std::str::from_utf8(server_final).map_err(|_| ScramFault::Malformed)?;
-        let signature: Digest =
-            text.strip_prefix("v=").and_then(decode).ok_or(ScramFault::Malformed)?;
+        let signature: Digest = text.strip_prefix("v=").and_then(decode).ok_or(ScramFault::Malformed)?;
         let expected = hmac(&keys.verifier.server_key, &[self.auth_message.as_bytes()]);
         if bool::from(signature.ct_eq(&expected)) { Ok(()) } else { Err(ScramFault::Mismatch) }
     }
@@ -283,8 +282,7 @@ mod tests {
             ServerExchange::start(client_first.as_bytes(), &salting(), b"server nonce")?;
         let challenge = client.challenge(server_first.as_bytes())?;
         assert_eq!(challenge.salting, salting());
-        let (server_final, learned) =
-            server.finish(challenge.answer(client_keys).as_bytes(), candidates)?;
+        let (server_final, learned) = server.finish(challenge.answer(client_keys).as_bytes(), candidates)?;
         challenge.verify(server_final.as_bytes(), client_keys)?;
         Ok(learned)
     }

@@ -66,13 +66,9 @@ impl User {
         let now = Instant::now();
         let replaced = previous.into_iter().flat_map(|user| &user.candidates);
         candidates.extend(
-            replaced
-                .filter(|old| old.password.as_deref() != Some(secret) && !old.is_over(now))
-                .take(1)
-                .map(|old| Candidate {
-                    until: Some(old.until.unwrap_or(now + ROTATION_OVERLAP)),
-                    ..old.clone()
-                }),
+            replaced.filter(|old| old.password.as_deref() != Some(secret) && !old.is_over(now)).take(1).map(
+                |old| Candidate { until: Some(old.until.unwrap_or(now + ROTATION_OVERLAP)), ..old.clone() },
+            ),
         );
         Self::new(name, salting, candidates)
     }

@@ -70,7 +70,12 @@ impl ClientLogin {
         step.unwrap_or_else(LoginStep::Failed)
     }
 
-    fn challenge(&mut self, message: &[u8], nonce: &[u8], out: &mut Vec<u8>) -> Result<LoginStep, LoginFault> {
+    fn challenge(
+        &mut self,
+        message: &[u8],
+        nonce: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<LoginStep, LoginFault> {
         const MALFORMED: LoginFault = LoginFault::Protocol(ScramFault::Malformed);
         let (mechanism, rest) = split_cstr(body(message)?).ok_or(MALFORMED)?;
         if mechanism != MECHANISM.as_bytes() {
@@ -87,7 +92,12 @@ impl ClientLogin {
         Ok(LoginStep::Continue)
     }
 
-    fn finish(&self, exchange: ServerExchange, message: &[u8], out: &mut Vec<u8>) -> Result<LoginStep, LoginFault> {
+    fn finish(
+        &self,
+        exchange: ServerExchange,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<LoginStep, LoginFault> {
         let candidates = self.user.as_ref().map(|user| user.verifiers()).unwrap_or_default();
         let (server_final, keys): (String, Keys) =
             exchange.finish(body(message)?, &candidates).map_err(|fault| match fault {
@@ -129,7 +139,9 @@ mod tests {
         put_sasl_initial(&mut message, MECHANISM, first.as_bytes());
         out.clear();
         assert_eq!(login.take(&message, b"server", &mut out), LoginStep::Continue);
-        let Some(Authentication::SaslContinue(server_first)) = authentication(&out) else { panic!("{out:?}") };
+        let Some(Authentication::SaslContinue(server_first)) = authentication(&out) else {
+            panic!("{out:?}")
+        };
         let challenge = client.challenge(server_first).unwrap();
         let keys = Keys::derive(password, &challenge.salting);
         message.clear();

@@ -203,7 +203,7 @@ impl Handshake {
             peer: self.stream.peer_addr()?,
             stream: self.stream,
             identity: Arc::clone(want.identity),
-            cancel_key,
+            cancel_key: Arc::new(cancel_key),
             home: want.home,
             opened_at: now,
             idle_since: now,

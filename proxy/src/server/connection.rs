@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use tokio::io::AsyncWrite;
@@ -52,7 +52,7 @@ pub struct ServerConnection {
     /// Who it is logged in as.
     pub identity: Arc<Identity>,
     /// What cancels its query.
-    pub cancel_key: CancelKey,
+    pub cancel_key: Arc<CancelKey>,
     /// The thread that its socket is registered with.
     pub home: WorkerId,
     /// Since when it is open.
@@ -117,8 +117,11 @@ impl ServerConnection {
     /// server says something to an idle connection when it ends it, so that is no longer fit either. Costs no system
     /// call unless there is something to read.
     pub fn is_fit(&mut self) -> bool {
-        // A look only: no one waits for this poll, so no waker is needed.
-        self.is_at_rest() && self.poll_read(&mut Context::from_waker(Waker::noop())).is_pending()
+        // A look only; where no readiness was reported it is not even a system call.
+        let is_silent = |stream: &TcpStream| {
+            stream.try_read(&mut [0; 1]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        self.is_at_rest() && is_silent(&self.stream)
     }
 
     /// Registers the socket with the calling thread's runtime.
@@ -151,8 +154,11 @@ impl ServerConnection {
 /// The values that a server reports, which a client is told at its login and whenever they change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parameters {
-    pairs: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pairs: Vec<Pair>,
 }
+
+/// Name and value.
+type Pair = (Box<[u8]>, Box<[u8]>);
 
 impl Parameters {
     /// Takes a report. Tells whether it changed anything.
@@ -208,6 +214,13 @@ impl Outbox {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.sent = 0;
+    }
+
+    /// Gives the memory back while there is nothing to be sent.
+    pub fn rest(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
     }
 
     /// Sends as much as the socket takes. `Ready(Ok)` means all of it.

@@ -21,8 +21,13 @@ pub enum Owed {
     Sync,
     /// Everything to `ReadyForQuery`, for a query of ours that the client must not see.
     HiddenQuery,
-    /// `ParseComplete` of a statement of the client's.
+    /// `ParseComplete` of a named statement of the client's.
     Parse(Box<Definition>),
+    /// `ParseComplete` of the client's unnamed statement, and what that was before.
+    UnnamedParse {
+        /// The statement that was replaced.
+        replaced: Option<Arc<Statement>>,
+    },
     /// `ParseComplete` of a statement that we prepared again.
     HiddenParse(Arc<Statement>),
     /// `ParseComplete` of the unnamed statement that we parsed again.
@@ -46,7 +51,7 @@ pub enum Owed {
 /// A change of the client's own statements that is taken back if the server never came to it.
 #[derive(Debug)]
 pub struct Definition {
-    /// The client's name for it; empty for the unnamed statement.
+    /// The client's name for it.
     pub name: Vec<u8>,
     /// What the name stood for before.
     pub replaced: Option<Arc<Statement>>,
@@ -69,6 +74,7 @@ impl Owed {
         match self {
             Self::Query | Self::FunctionCall | Self::Sync | Self::HiddenQuery => false,
             Self::Parse(_)
+            | Self::UnnamedParse { .. }
             | Self::HiddenParse(_)
             | Self::HiddenUnnamedParse
             | Self::LocalParse(_)
@@ -164,7 +170,8 @@ mod tests {
     #[test]
     fn an_error_skips_to_the_next_sync_only() {
         let mut replies = Replies::default();
-        for owed in [Owed::Parse(definition()), Owed::Bind, Owed::Execute, Owed::Sync, Owed::Bind, Owed::Sync] {
+        for owed in [Owed::Parse(definition()), Owed::Bind, Owed::Execute, Owed::Sync, Owed::Bind, Owed::Sync]
+        {
             replies.push(owed);
         }
         let (skipped, until) = replies.skip_to_sync();

@@ -92,7 +92,8 @@ impl SettingsRegistry {
         for (name, value) in parameters {
             match name.to_ascii_lowercase().as_str() {
                 "options" => {}
-                "replication" if matches!(value.to_ascii_lowercase().as_str(), "false" | "off" | "no" | "0") => {}
+                "replication"
+                    if matches!(value.to_ascii_lowercase().as_str(), "false" | "off" | "no" | "0") => {}
                 "replication" => return Err(SettingsFault::Replication),
                 lower => {
                     values.insert(lower.to_owned(), value.clone());

@@ -76,11 +76,12 @@ impl Client {
         self.outbox.poll_send(&mut self.stream, cx)
     }
 
-    /// Gives the inbox's memory back while there is nothing in it.
+    /// Gives the buffers' memory back while there is nothing in them.
     pub fn rest(&mut self) {
         if self.inbox.is_empty() {
             self.inbox = BytesMut::new();
         }
+        self.outbox.rest();
     }
 
     /// Drops what nobody wants from the front of the inbox. Tells whether there is more to be dropped.

@@ -1,7 +1,7 @@
 //! What all sessions of the process share, and what those of one thread do.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -59,6 +59,8 @@ pub struct Worker {
     pub id: WorkerId,
     /// What it counts.
     pub metrics: Arc<WorkerMetrics>,
+    /// Set before either of the tokens is cancelled; costs less to look at.
+    pub stopping: Arc<AtomicBool>,
     /// Cancelled when clients have to leave at their transaction boundaries.
     pub drain: CancellationToken,
     /// Cancelled when they have to leave at once.
@@ -66,6 +68,12 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// Whether the process is being stopped.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
     /// Adds what was seen in an exchange.
     pub fn count(&self, seen: &Seen) {
         self.metrics.queries.add(seen.queries);
@@ -79,7 +87,8 @@ impl Worker {
     /// leave at once. `clients` is how many there are.
     pub async fn drained(&self, clients: u64) {
         self.drain.cancelled().await;
-        let span = Duration::from_millis(clients.saturating_mul(1000) / LEAVING_PER_SECOND).min(LEAVING_WITHIN);
+        let span =
+            Duration::from_millis(clients.saturating_mul(1000) / LEAVING_PER_SECOND).min(LEAVING_WITHIN);
         let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
         tokio::time::sleep(span.mul_f64(share)).await;
     }
@@ -160,7 +169,10 @@ impl Greetings {
     #[must_use]
     pub fn find(&self, key: &GreetingKey) -> Option<Arc<Parameters>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(key).filter(|(at, _)| at.elapsed() < GREETING_FRESH).map(|(_, greeting)| Arc::clone(greeting))
+        known
+            .get(key)
+            .filter(|(at, _)| at.elapsed() < GREETING_FRESH)
+            .map(|(_, greeting)| Arc::clone(greeting))
     }
 
     /// Keeps what a session of this kind is told.

@@ -67,59 +67,55 @@ impl Exchange<'_> {
         }
     }
 
-    /// Does what can be done now. Tells whether anything was.
+    /// Sends what can be sent, then reads. Tells whether anything was read, which is then to be sent.
     fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
-        let mut is_progress = self.to_server(cx)?;
-        is_progress |= self.to_client(cx)?;
+        self.push_to_server(cx)?;
+        self.push_to_client(cx)?;
         if self.is_at_rest() {
             return Err(Stop::AtRest);
         }
-        is_progress |= self.from_server(cx)?;
-        if !is_progress {
-            is_progress = self.from_client(cx)?;
-        }
-        Ok(is_progress)
+        Ok(self.pull_from_server(cx)? || self.pull_from_client(cx)?)
     }
 
-    fn to_server(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
-        let forwarded = if self.client.inbox.is_empty() {
-            Forwarded::Nothing
-        } else {
-            forward(self.client, self.server, self.statements, self.message_bytes_max)
-                .map_err(Stop::ClientFault)?
-        };
-        match forwarded {
-            Forwarded::Nothing => {}
-            Forwarded::Something => {
-                self.is_begun = true;
-                if self.server.passing == 0 {
-                    put_local(self.client, self.server);
+    fn push_to_server(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
+        loop {
+            let forwarded = if self.client.inbox.is_empty() {
+                Forwarded::Nothing
+            } else {
+                forward(self.client, self.server, self.statements, self.message_bytes_max)
+                    .map_err(Stop::ClientFault)?
+            };
+            match forwarded {
+                Forwarded::Nothing => {}
+                Forwarded::Something => {
+                    self.is_begun = true;
+                    if self.server.passing == 0 {
+                        put_local(self.client, self.server);
+                    }
+                }
+                // A client that leaves in the middle of something leaves the connection in the middle too.
+                Forwarded::Terminate => return Err(Stop::Terminated),
+            }
+            if !self.server.outbox.is_empty() {
+                match self.server.outbox.poll_send(&mut self.server.stream, cx) {
+                    Poll::Ready(Ok(())) => {}
+                    // The server may have said why it closed; that is read below.
+                    Poll::Ready(Err(_)) => self.server.outbox.clear(),
+                    Poll::Pending => return Ok(()),
                 }
             }
-            // A client that leaves in the middle of something leaves the connection in the middle too.
-            Forwarded::Terminate => return Err(Stop::Terminated),
-        }
-        if self.server.outbox.is_empty() {
-            return Ok(forwarded == Forwarded::Something);
-        }
-        match self.server.outbox.poll_send(&mut self.server.stream, cx) {
-            Poll::Ready(Ok(())) => Ok(true),
-            // The server may have said why it closed; that is read below.
-            Poll::Ready(Err(_)) => {
-                self.server.outbox.clear();
-                Ok(false)
+            if forwarded == Forwarded::Nothing || self.client.inbox.is_empty() {
+                return Ok(());
             }
-            Poll::Pending => Ok(forwarded == Forwarded::Something),
         }
     }
 
-    fn to_client(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
-        let mut is_progress = false;
+    fn push_to_client(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
         if !self.client.outbox.is_empty() {
             match self.client.poll_send(cx) {
-                Poll::Ready(Ok(())) => is_progress = true,
+                Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Err(Stop::ClientGone(error)),
-                Poll::Pending => return Ok(false),
+                Poll::Pending => return Ok(()),
             }
         }
         while self.server.cleared > 0 {
@@ -129,16 +125,15 @@ impl Exchange<'_> {
                 Poll::Ready(Ok(count)) => {
                     self.server.inbox.advance(count);
                     self.server.cleared -= count;
-                    is_progress = true;
                 }
                 Poll::Ready(Err(error)) => return Err(Stop::ClientGone(error)),
                 Poll::Pending => break,
             }
         }
-        Ok(is_progress)
+        Ok(())
     }
 
-    fn from_server(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
+    fn pull_from_server(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
         // A client that is slow is not read ahead of.
         if self.server.cleared > 0 || !self.client.outbox.is_empty() {
             return Ok(false);
@@ -157,7 +152,7 @@ impl Exchange<'_> {
         }
     }
 
-    fn from_client(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
+    fn pull_from_client(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
         if self.client.inbox.len() >= READ_AHEAD_MAX && !self.server.outbox.is_empty() {
             return Ok(false);
         }
@@ -177,4 +172,3 @@ impl Exchange<'_> {
             && self.client.discarding == 0
     }
 }
-

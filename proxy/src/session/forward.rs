@@ -15,8 +15,9 @@ use crate::transaction::TransactionStatus;
 use crate::wire::codec::put_cstr;
 use crate::wire::frame::{HEADER_LEN, Header};
 use crate::wire::frontend::{
-    BIND, CLOSE, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY, SYNC, TERMINATE,
-    Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse, put_query, target,
+    BIND, CLOSE, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY, SYNC,
+    TERMINATE, Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse, put_query,
+    target,
 };
 
 /// Bytes on their way to the server beyond which the client is not read further.
@@ -44,36 +45,77 @@ pub fn forward(
     statements: &Statements,
     message_bytes_max: usize,
 ) -> Result<Forwarded, RequestFault> {
-    let mut forwarded = Forwarded::Nothing;
-    while server.outbox.len() < BACKLOG_MAX {
-        if client.discarding > 0 && client.discard() {
-            break;
-        }
-        if client.streaming > 0 {
-            if client.inbox.is_empty() {
-                break;
+    // Taken out while its messages are walked, since what they change is the client's too.
+    let mut inbox = std::mem::take(&mut client.inbox);
+    let mut walk = Walk { statements, message_bytes_max, at: 0 };
+    let forwarded = walk.run(client, server, &inbox);
+    inbox.advance(walk.at);
+    client.inbox = inbox;
+    forwarded
+}
+
+/// A walk through the messages of an inbox.
+struct Walk<'a> {
+    statements: &'a Statements,
+    message_bytes_max: usize,
+    /// Bytes that have been taken.
+    at: usize,
+}
+
+impl Walk<'_> {
+    fn run(
+        &mut self,
+        client: &mut Client,
+        server: &mut ServerConnection,
+        inbox: &[u8],
+    ) -> Result<Forwarded, RequestFault> {
+        let mut forwarded = Forwarded::Nothing;
+        while server.outbox.len() < BACKLOG_MAX {
+            let rest = inbox.get(self.at..).unwrap_or_default();
+            if client.discarding > 0 {
+                let count = client.discarding.min(rest.len());
+                client.discarding -= count;
+                self.at += count;
+                if client.discarding > 0 {
+                    break;
+                }
+                continue;
             }
-            stream(client, server);
+            if client.streaming > 0 {
+                let count = client.streaming.min(rest.len());
+                if count == 0 {
+                    break;
+                }
+                server.outbox.bytes().extend_from_slice(rest.get(..count).unwrap_or_default());
+                client.streaming -= count;
+                self.at += count;
+                forwarded = Forwarded::Something;
+                continue;
+            }
+            let Some(header) = client_header(rest, self.message_bytes_max)? else { break };
+            if rest.len() < header.total {
+                let is_large = header.total > COLLECTED_MAX && rest.len() >= COLLECTED_MAX;
+                if !(is_streamable(header.kind) && is_large) {
+                    break;
+                }
+            }
+            if header.kind == TERMINATE {
+                return Ok(Forwarded::Terminate);
+            }
             forwarded = Forwarded::Something;
-            continue;
-        }
-        let Some(header) = client_header(&client.inbox, message_bytes_max)? else { break };
-        if client.inbox.len() < header.total {
-            let is_large = header.total > COLLECTED_MAX && client.inbox.len() >= COLLECTED_MAX;
-            if !(is_streamable(header.kind) && is_large) {
-                let missing = header.total - client.inbox.len();
-                client.inbox.reserve(missing.min(COLLECTED_MAX));
-                break;
+            if server.is_skipping && header.kind != SYNC {
+                // The server ignores everything to the next Sync, and so do we: nothing of it has an effect.
+                client.discarding = header.total;
+                continue;
             }
+            give_settings(client, server);
+            let message = rest.get(..header.total).unwrap_or(rest);
+            client.streaming = header.total - message.len();
+            self.at += message.len();
+            take(client, server, self.statements, message, header)?;
         }
-        if header.kind == TERMINATE {
-            return Ok(Forwarded::Terminate);
-        }
-        give_settings(client, server);
-        take(client, server, statements, header)?;
-        forwarded = Forwarded::Something;
+        Ok(forwarded)
     }
-    Ok(forwarded)
 }
 
 /// Gives the connection this client's settings, where it has others, before its first message.
@@ -89,58 +131,42 @@ fn give_settings(client: &Client, server: &mut ServerConnection) {
     server.settings = Arc::clone(&client.settings);
 }
 
-/// Passes on what is there of a large message.
-fn stream(client: &mut Client, server: &mut ServerConnection) {
-    let count = client.streaming.min(client.inbox.len());
-    server.outbox.bytes().extend_from_slice(client.inbox.get(..count).unwrap_or_default());
-    client.inbox.advance(count);
-    client.streaming -= count;
-}
-
 /// Takes one message, which is whole or large.
 fn take(
     client: &mut Client,
     server: &mut ServerConnection,
     statements: &Statements,
+    message: &[u8],
     header: Header,
 ) -> Result<(), RequestFault> {
-    if server.is_skipping && header.kind != SYNC {
-        // The server ignores everything to the next Sync, and so do we: nothing of it has an effect.
-        client.discarding = header.total;
-        client.discard();
-        return Ok(());
-    }
-    let there = header.total.min(client.inbox.len());
-    let message = client.inbox.split_to(there);
-    client.streaming = header.total - there;
     let malformed = RequestFault::Type(header.kind);
     match header.kind {
         QUERY => {
             client.statements.forget_unnamed();
             server.unnamed = None;
-            pass(server, &message, Some(Owed::Query));
+            pass(server, message, Some(Owed::Query));
         }
-        FUNCTION_CALL => pass(server, &message, Some(Owed::FunctionCall)),
-        PARSE => take_parse(client, server, statements, &message).ok_or(malformed)?,
-        BIND => take_bind(client, server, &message, header).ok_or(malformed)?,
-        DESCRIBE => take_describe(client, server, &message).ok_or(malformed)?,
-        CLOSE => take_close(client, server, &message).ok_or(malformed)?,
-        EXECUTE => pass(server, &message, Some(Owed::Execute)),
+        FUNCTION_CALL => pass(server, message, Some(Owed::FunctionCall)),
+        PARSE => take_parse(client, server, statements, message).ok_or(malformed)?,
+        BIND => take_bind(client, server, message, header).ok_or(malformed)?,
+        DESCRIBE => take_describe(client, server, message).ok_or(malformed)?,
+        CLOSE => take_close(client, server, message).ok_or(malformed)?,
+        EXECUTE => pass(server, message, Some(Owed::Execute)),
         SYNC => {
             server.is_skipping = false;
             server.is_unsynced = false;
             // A server that is being sent COPY data ignores a Sync.
             let owed = (!server.is_copying_in).then_some(Owed::Sync);
-            pass(server, &message, owed);
+            pass(server, message, owed);
             return Ok(());
         }
         COPY_DONE | COPY_FAIL => {
             server.is_copying_in = false;
-            pass(server, &message, None);
+            pass(server, message, None);
             return Ok(());
         }
         // CopyData, and Flush below.
-        _ => pass(server, &message, None),
+        _ => pass(server, message, None),
     }
     if matches!(header.kind, PARSE | BIND | DESCRIBE | CLOSE | EXECUTE | FLUSH) {
         server.is_unsynced = true;
@@ -165,8 +191,8 @@ fn take_parse(
     if parsed.name.is_empty() {
         let statement = statements.anonymous(parsed.definition);
         server.unnamed = Some(statement.id);
-        let definition = client.statements.define(b"", Some(statement));
-        pass(server, message, Some(Owed::Parse(definition)));
+        let replaced = client.statements.define_unnamed(Some(statement));
+        pass(server, message, Some(Owed::UnnamedParse { replaced }));
         return Some(());
     }
     if let Some(existing) = client.statements.find(parsed.name).cloned() {
@@ -196,12 +222,7 @@ fn take_parse(
     Some(())
 }
 
-fn take_bind(
-    client: &Client,
-    server: &mut ServerConnection,
-    message: &[u8],
-    header: Header,
-) -> Option<()> {
+fn take_bind(client: &Client, server: &mut ServerConnection, message: &[u8], header: Header) -> Option<()> {
     let (portal, name) = bind_names(message)?;
     match client.statements.find(name) {
         Some(statement) if !name.is_empty() => {

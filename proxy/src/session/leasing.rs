@@ -29,26 +29,29 @@ pub enum Refusal {
 }
 
 /// What a server's pool answered.
-struct Asked {
+#[derive(Debug)]
+pub(super) struct Asked {
     view: Arc<View>,
     index: usize,
     taken: Taken,
 }
 
 impl Session {
-    /// Gets a connection, at once where there is one. Dropped, it leaves its place in line.
-    pub(super) async fn lease(&mut self) -> Result<Lease, Refusal> {
-        let first = match self.ask() {
-            Some(Asked { taken: Taken::Connection(lease), .. }) => match self.fit(lease) {
-                Some(lease) => return Ok(lease),
-                None => self.ask(),
-            },
-            other => other,
-        };
+    /// The usual case: a connection is idle. Else gives what the server's pool answered, if there is a server.
+    pub(super) fn lease_at_once(&mut self) -> Result<Lease, Option<Asked>> {
+        match self.ask() {
+            Some(Asked { taken: Taken::Connection(lease), .. }) => self.fit(lease).ok_or(None),
+            other => Err(other),
+        }
+    }
+
+    /// Waits for a connection, or opens one. Dropped, it leaves its place in line.
+    pub(super) async fn lease_in_time(&mut self, asked: Option<Asked>) -> Result<Lease, Refusal> {
         let metrics = Arc::clone(&self.worker.metrics);
         let began = Instant::now();
         metrics.clients_waiting.add_one();
-        let leased = self.lease_in_time(began, first).await;
+        // Boxed, so that the rare wait does not make every session larger.
+        let leased = Box::pin(self.wait(began, asked)).await;
         metrics.clients_waiting.take_one();
         metrics.waits.add_one();
         metrics.wait_micros.add(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
@@ -57,7 +60,8 @@ impl Session {
 
     /// Asks the server of this moment for a connection; `None` where there is no such server.
     fn ask(&mut self) -> Option<Asked> {
-        let view = Arc::clone(&self.view.borrow_and_update());
+        self.look_at_view();
+        let view = Arc::clone(&self.view);
         if view.active.config.pooling.traffic == Traffic::Paused {
             return None;
         }
@@ -66,7 +70,7 @@ impl Session {
         Some(Asked { view, index, taken })
     }
 
-    async fn lease_in_time(&mut self, began: Instant, first: Option<Asked>) -> Result<Lease, Refusal> {
+    async fn wait(&mut self, began: Instant, first: Option<Asked>) -> Result<Lease, Refusal> {
         let mut asked = first;
         let mut trouble = None;
         loop {
@@ -110,14 +114,14 @@ impl Session {
     /// Waits for a view that may have a server: while traffic is paused as long as whoever ordered it wants, else to
     /// the deadline.
     async fn await_server(&mut self, began: Instant, trouble: &mut Option<Refusal>) -> Result<(), Refusal> {
-        let view = Arc::clone(&self.view.borrow());
+        let view = Arc::clone(&self.view);
         let pooling = &view.active.config.pooling;
         if pooling.traffic == Traffic::Paused {
-            return self.view.changed().await.map_err(|_| Refusal::Proxy(crate::session::end::shutdown()));
+            return self.views.changed().await.map_err(|_| Refusal::Proxy(crate::session::end::shutdown()));
         }
         view.hurries.iter().for_each(|hurry| hurry.notify_one());
         let deadline = began + pooling.checkout_timeout.get();
-        timeout_at(deadline, self.view.changed())
+        timeout_at(deadline, self.views.changed())
             .await
             .map(|_| ())
             .map_err(|_| trouble.take().unwrap_or_else(|| timed_out(&view, self.access)))
@@ -165,7 +169,11 @@ impl Session {
         match error {
             ConnectError::Refused(message) => {
                 let is_full = error_field(&message, b'C') == Some(sqlstate::TOO_MANY_CONNECTIONS.as_bytes());
-                if is_transient || is_full { Ok(Refusal::Server(message)) } else { Err(Refusal::Server(message)) }
+                if is_transient || is_full {
+                    Ok(Refusal::Server(message))
+                } else {
+                    Err(Refusal::Server(message))
+                }
             }
             ConnectError::Login(fault) => Err(Refusal::Proxy(
                 ClientError::fatal(
@@ -173,7 +181,9 @@ impl Session {
                     sqlstate::INVALID_AUTHORIZATION,
                     format!("cannot log in to server \"{name}\" as \"{}\": {fault}", self.identity.user),
                 )
-                .with_hint("The user may have been removed from the pool, or its password changed: log in again."),
+                .with_hint(
+                    "The user may have been removed from the pool, or its password changed: log in again.",
+                ),
             )),
             ConnectError::Unreachable(_) | ConnectError::Timeout(_) | ConnectError::Protocol(_) => {
                 Ok(Refusal::Proxy(
@@ -200,7 +210,7 @@ fn choose(view: &View, access: Access) -> Route {
             counts.active + counts.waiting
         })
     };
-    route(&view.topology, access, outstanding, rand::random())
+    route(&view.topology, access, outstanding, rand::random)
 }
 
 fn timed_out(view: &View, access: Access) -> Refusal {

@@ -26,6 +26,11 @@ impl ClientStatements {
         Box::new(Definition { name: name.to_vec(), replaced, statement })
     }
 
+    /// Gives the unnamed statement a new meaning; gives the one before.
+    pub const fn define_unnamed(&mut self, statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {
+        std::mem::replace(&mut self.unnamed, statement)
+    }
+
     /// Takes a definition back that the server never came to.
     pub fn undo(&mut self, definition: Definition) {
         self.put(&definition.name, definition.replaced);
@@ -45,7 +50,10 @@ impl ClientStatements {
     /// The client's name for a statement of ours, for error texts.
     #[must_use]
     pub fn client_name(&self, server_name: &str) -> Option<&[u8]> {
-        self.named.iter().find(|(_, statement)| statement.name == server_name).map(|(name, _)| name.as_slice())
+        self.named
+            .iter()
+            .find(|(_, statement)| statement.name == server_name)
+            .map(|(name, _)| name.as_slice())
     }
 
     fn put(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {

@@ -13,8 +13,8 @@ use crate::session::client::Client;
 use crate::transaction::{PinReason, TagEffect, TransactionStatus, tag_effect};
 use crate::wire::backend::{
     self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_IN_RESPONSE,
-    EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE, NOTIFICATION_RESPONSE, PARAMETER_STATUS, PARSE_COMPLETE,
-    PARSE_COMPLETE_MESSAGE, PORTAL_SUSPENDED, READY_FOR_QUERY, ROW_DESCRIPTION,
+    EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE, NOTIFICATION_RESPONSE, PARAMETER_STATUS,
+    PARSE_COMPLETE, PARSE_COMPLETE_MESSAGE, PORTAL_SUSPENDED, READY_FOR_QUERY, ROW_DESCRIPTION,
 };
 use crate::wire::frame::{HEADER_LEN, Header, header};
 
@@ -137,7 +137,9 @@ fn take(
     let fate = if is_hidden { Fate::Keep } else { Fate::Pass };
     match header.kind {
         PARSE_COMPLETE => match server.replies.pop() {
-            Some(Owed::Parse(_) | Owed::HiddenParse(_) | Owed::HiddenUnnamedParse) => {}
+            Some(
+                Owed::Parse(_) | Owed::UnnamedParse { .. } | Owed::HiddenParse(_) | Owed::HiddenUnnamedParse,
+            ) => {}
             _ => return Err(out_of_step),
         },
         BIND_COMPLETE => match server.replies.pop() {
@@ -174,7 +176,11 @@ fn take(
     Ok(fate)
 }
 
-fn take_ready(server: &mut ServerConnection, seen: &mut Seen, out_of_step: OutOfStep) -> Result<(), OutOfStep> {
+fn take_ready(
+    server: &mut ServerConnection,
+    seen: &mut Seen,
+    out_of_step: OutOfStep,
+) -> Result<(), OutOfStep> {
     let status = server.inbox.get(server.cleared + HEADER_LEN).copied().unwrap_or_default();
     server.transaction = TransactionStatus::from_byte(status).ok_or(out_of_step)?;
     server.is_copying_in = false;
@@ -248,20 +254,20 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
 fn take_back(client: &mut Client, server: &mut ServerConnection, owed: Owed, is_failed: bool) {
     match owed {
         Owed::Parse(definition) => {
-            let statement = definition.statement.as_ref().map(|statement| statement.id);
-            let is_redefined =
-                definition.replaced.as_ref().map(|replaced| replaced.id) == statement && statement.is_some();
-            if definition.name.is_empty() {
-                // A Parse that failed has ended the unnamed statement before it; one that was skipped has not.
-                server.unnamed = if is_failed { None } else { definition.replaced.as_ref().map(|old| old.id) };
-            } else if let Some(id) = statement.filter(|_| !is_redefined) {
-                server.prepared.remove(id);
+            let is_redefined = definition.replaced.is_some();
+            if let Some(statement) = definition.statement.as_ref().filter(|_| !is_redefined) {
+                server.prepared.remove(statement.id);
             }
-            let is_lost = is_failed && definition.name.is_empty();
             client.statements.undo(*definition);
-            if is_lost {
-                client.statements.forget_unnamed();
-            }
+        }
+        // A Parse that failed has ended the unnamed statement before it; one that was skipped has not.
+        Owed::UnnamedParse { .. } if is_failed => {
+            server.unnamed = None;
+            client.statements.define_unnamed(None);
+        }
+        Owed::UnnamedParse { replaced } => {
+            server.unnamed = replaced.as_ref().map(|statement| statement.id);
+            client.statements.define_unnamed(replaced);
         }
         Owed::LocalParse(definition) | Owed::LocalClose(definition) => client.statements.undo(*definition),
         Owed::HiddenParse(statement) => server.prepared.remove(statement.id),

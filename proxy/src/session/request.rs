@@ -5,8 +5,8 @@
 
 use crate::wire::frame::{BadLength, HEADER_LEN, header};
 use crate::wire::frontend::{
-    BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY, SYNC,
-    TERMINATE,
+    BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
+    SYNC, TERMINATE,
 };
 
 /// A message that is longer is not collected but passed on as it comes, in bytes.
@@ -56,8 +56,8 @@ pub fn client_header(
 ) -> Result<Option<crate::wire::frame::Header>, RequestFault> {
     let Some(header) = header(bytes, 0x7fff_ffff)? else { return Ok(None) };
     match header.kind {
-        BIND | CLOSE | COPY_DATA | COPY_DONE | COPY_FAIL | DESCRIBE | EXECUTE | FLUSH | FUNCTION_CALL | PARSE
-        | QUERY | SYNC | TERMINATE => {}
+        BIND | CLOSE | COPY_DATA | COPY_DONE | COPY_FAIL | DESCRIBE | EXECUTE | FLUSH | FUNCTION_CALL
+        | PARSE | QUERY | SYNC | TERMINATE => {}
         kind => return Err(RequestFault::Type(kind)),
     }
     if header.total > message_bytes_max {
@@ -83,11 +83,14 @@ pub fn progress(
         let is_there = rest.len() >= header.total;
         match header.kind {
             TERMINATE if *scanned == 0 => return Ok(Progress::Terminate),
-            COPY_DATA | COPY_DONE | COPY_FAIL if *scanned == 0 => return Ok(Progress::Meaningless(header.total)),
+            COPY_DATA | COPY_DONE | COPY_FAIL if *scanned == 0 => {
+                return Ok(Progress::Meaningless(header.total));
+            }
             // Whatever came before it is served first.
             TERMINATE => return Ok(Progress::Whole),
             kind if !is_there => {
-                let is_streamed = is_streamable(kind) && header.total > COLLECTED_MAX && rest.len() >= COLLECTED_MAX;
+                let is_streamed =
+                    is_streamable(kind) && header.total > COLLECTED_MAX && rest.len() >= COLLECTED_MAX;
                 return Ok(if is_streamed {
                     Progress::Whole
                 } else {
@@ -132,7 +135,10 @@ mod tests {
 
     #[test]
     fn a_flush_ends_a_request_too() {
-        assert_eq!(progress_of(&[message(b'P', b"\0x\0\0\0"), message(b'H', b"")].concat()), Ok(Progress::Whole));
+        assert_eq!(
+            progress_of(&[message(b'P', b"\0x\0\0\0"), message(b'H', b"")].concat()),
+            Ok(Progress::Whole)
+        );
     }
 
     #[test]

@@ -54,7 +54,10 @@ pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>
             drop((view, context));
             match session {
                 Ok(session) => Box::pin(session.run()).await,
-                Err((entrance, error)) => entrance.turn_away(error, &worker).await,
+                Err(turned) => {
+                    let (entrance, error) = *turned;
+                    entrance.turn_away(error, &worker).await;
+                }
             }
             drop(counted);
         }
@@ -89,16 +92,20 @@ impl Entrance {
         config: &ProxyConfig,
     ) -> Result<(Startup, CountedClient), Turned> {
         let startup = self.startup(context, worker).await?;
-        let counted = CountedClient::admit(context, config.pooling.max_client_connections).ok_or_else(|| {
-            ClientError::fatal(ErrorKind::Limit, sqlstate::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
+        let counted =
+            CountedClient::admit(context, config.pooling.max_client_connections).ok_or_else(|| {
+                ClientError::fatal(
+                    ErrorKind::Limit,
+                    sqlstate::TOO_MANY_CONNECTIONS,
+                    "sorry, too many clients already",
+                )
                 .with_hint("Raise pooling.maxClientConnections, or add proxies.")
-        })?;
+            })?;
         if startup.minor_version > 0 || !startup.protocol_options.is_empty() {
             put_negotiate(&mut self.out, PROTOCOL, &startup.protocol_options);
         }
         let user = find_user(context, config, &startup.user).await?;
-        let mut login =
-            ClientLogin::start(user, mock_salting(&context.secret, &startup.user), &mut self.out);
+        let mut login = ClientLogin::start(user, mock_salting(&context.secret, &startup.user), &mut self.out);
         loop {
             self.stream.write_all(&self.out).await.map_err(|_| None)?;
             self.out.clear();
@@ -150,7 +157,9 @@ impl Entrance {
                 ClientError::fatal(ErrorKind::Client, sqlstate::PROTOCOL_VIOLATION, fault.to_string())
             })?;
             match header {
-                Some(header) if self.inbox.len() >= header.total => return Ok(self.inbox.split_to(header.total)),
+                Some(header) if self.inbox.len() >= header.total => {
+                    return Ok(self.inbox.split_to(header.total));
+                }
                 _ => self.read().await?,
             }
         }
@@ -194,7 +203,9 @@ async fn find_user(
                     sqlstate::CANNOT_CONNECT_NOW,
                     "the primary cannot be asked who may log in",
                 )
-                .with_hint("The probe user must be able to log in to the primary and to read pg_catalog.pg_authid.")
+                .with_hint(
+                    "The probe user must be able to log in to the primary and to read pg_catalog.pg_authid.",
+                )
             })
         }
     }
@@ -236,20 +247,21 @@ impl Session {
         context: Arc<Context>,
         worker: Arc<Worker>,
         access: Access,
-    ) -> Result<Self, (Entrance, ClientError)> {
+    ) -> Result<Self, Box<(Entrance, ClientError)>> {
         let settings = match context.settings.from_startup(&startup.parameters) {
             Ok(settings) => settings,
             Err(fault) => {
                 let error =
                     ClientError::fatal(ErrorKind::Client, sqlstate::FEATURE_NOT_SUPPORTED, fault.to_string());
-                return Err((entrance, error));
+                return Err(Box::new((entrance, error)));
             }
         };
         let mut client = Client::new(entrance.stream, entrance.inbox, settings);
         *client.outbox.bytes() = entrance.out;
         Ok(Self {
             client,
-            view: context.fleet.subscribe(),
+            views: context.fleet.subscribe(),
+            view: context.fleet.view(),
             identity: context.identities.intern(&startup.user, &startup.database),
             access,
             cancel: context.cancels.register(),
@@ -283,7 +295,11 @@ impl Session {
     }
 
     async fn ask_for_greeting(&mut self) -> Result<Parameters, End> {
-        let mut lease = match self.lease().await {
+        let leased = match self.lease_at_once() {
+            Ok(lease) => Ok(lease),
+            Err(asked) => self.lease_in_time(asked).await,
+        };
+        let mut lease = match leased {
             Ok(lease) => lease,
             Err(Refusal::Proxy(error)) => return Err(End::Told(error.into_fatal())),
             Err(Refusal::Server(message)) => return Err(End::Refused(message)),
@@ -319,7 +335,9 @@ fn as_fatal(message: &[u8]) -> Vec<u8> {
     let text = |kind| String::from_utf8_lossy(error_field(message, kind).unwrap_or_default()).into_owned();
     let fields = [(b'C', text(b'C')), (b'M', text(b'M')), (b'D', text(b'D')), (b'H', text(b'H'))];
     let mut kept: Vec<(u8, &str)> = vec![(b'S', "FATAL"), (b'V', "FATAL")];
-    kept.extend(fields.iter().filter(|(_, text)| !text.is_empty()).map(|(kind, text)| (*kind, text.as_str())));
+    kept.extend(
+        fields.iter().filter(|(_, text)| !text.is_empty()).map(|(kind, text)| (*kind, text.as_str())),
+    );
     let mut out = Vec::new();
     put_error(&mut out, &kept);
     out

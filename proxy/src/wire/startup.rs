@@ -197,10 +197,7 @@ mod tests {
     fn faults_are_told_apart() {
         assert_eq!(read(&packet(&[("database", "x")])), Err(StartupFault::NoUser));
         assert_eq!(read(b"\0\0\0\x0d\0\x03\0\0user\0"), Err(StartupFault::Layout));
-        assert_eq!(
-            read(b"\0\0\0\x0d\0\x04\0\0user\0"),
-            Err(StartupFault::Version { major: 4, minor: 0 })
-        );
+        assert_eq!(read(b"\0\0\0\x0d\0\x04\0\0user\0"), Err(StartupFault::Version { major: 4, minor: 0 }));
         for length in [0, 7, STARTUP_LEN_MAX + 1, 0x7fff_ffff, 0x4745_5420] {
             let bytes = u32::try_from(length).unwrap().to_be_bytes();
             assert_eq!(packet_len(&bytes), Err(StartupFault::Length));
