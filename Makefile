@@ -28,7 +28,7 @@ unit: ## Tests that need no cluster
 	$(CARGO) test --locked
 
 shell:
-	shellcheck .ci/run .ci/test $$(find e2e charts -name '*.sh') e2e/cluster/images/postgres-entrypoint
+	shellcheck .ci/run .ci/test $$(find e2e charts -name "*.sh") e2e/cluster/kubectl e2e/cluster/images/postgres-entrypoint
 
 chart: ## Tests of the chart with the real Helm; no cluster
 	PATH="$$(e2e/cluster/build.sh):$$PATH" $(CARGO) test --locked -p pgrouting-e2e --test chart

@@ -3,6 +3,7 @@
 #   images.sh cluster   what the cluster and the tests run: pause, CoreDNS, PostgreSQL; kept in the cache
 #   images.sh project   both programs of target/release on a small Debian base
 #   images.sh import    all of these into the running cluster, those that are new to it
+#   images.sh push HOST/PATH   programs and PostgreSQL to a registry, for a cluster of one's own
 # An archive's name holds a key over everything it is made from, so a second build of the same finds it there.
 # shellcheck disable=SC2016 # the hooks of mmdebstrap expand $1 themselves
 set -euo pipefail
@@ -146,9 +147,21 @@ import() {
   done
 }
 
+push() { # registry
+  local link reference
+  for link in "$archives/current-postgres.tar" "$root"/target/images/*.tar; do
+    reference=$(tar -xOf "$(readlink -f "$link")" manifest.json | jq -r '.[0].RepoTags[0]')
+    buildah pull -q "docker-archive:$(readlink -f "$link")" >/dev/null
+    buildah push -q "$reference" "docker://$1/${reference#localhost/}"
+    buildah rmi -f "$reference" >/dev/null
+    say "pushed $1/${reference#localhost/}"
+  done
+}
+
 mkdir -p "$archives"
 case "${1:-}" in
 import) import ;;
+push) push "${2:?a registry}" ;;
 cluster | project)
   exec 8>"$CACHE/images.lock"
   flock 8
@@ -156,7 +169,7 @@ cluster | project)
   "${1}_images"
   ;;
 *)
-  sed -n '2,6s/^# //p' "$0" >&2
+  sed -n '2,7s/^# //p' "$0" >&2
   exit 2
   ;;
 esac

@@ -29,7 +29,11 @@ async fn one_of_two_operators_leads_and_the_other_takes_over() -> Result<()> {
             leading.push(pod.metadata.name.clone().unwrap_or_default());
         }
     }
-    assert_eq!(leading, [leader.clone()], "the holder of the Lease is the one that says it leads");
+    assert_eq!(
+        leading.as_slice(),
+        std::slice::from_ref(&leader),
+        "the holder of the Lease is the one that says it leads"
+    );
 
     // Killed, not asked: the Lease is not handed over and has to run out.
     operators.delete(&leader, &DeleteParams::default().grace_period(0)).await?;

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# The demo: PostgreSQL with two standbys, the operator, a pool, and a load through its Service.
+#   demo.sh up     brings it up on the local cluster, or on that of KUBECONFIG with CLUSTER=existing
+#   demo.sh down   ends it
+# An existing cluster pulls its images from IMAGE_REGISTRY (`e2e/cluster/images.sh push REGISTRY` puts them there).
+set -euo pipefail
+source "$(dirname "$0")/cluster/settings.sh"
+
+namespace=pgrouting-demo
+system=pgrouting-system
+registry=${IMAGE_REGISTRY:-localhost}
+
+if [ "${CLUSTER:-local}" = existing ]; then
+  : "${KUBECONFIG:?CLUSTER=existing needs KUBECONFIG}"
+  kubectl_command=kubectl
+  kube() { kubectl "$@"; }
+  tool() { command "$@"; }
+else
+  kubectl_command=e2e/cluster/kubectl
+  kube() { "$here/kubectl" "$@"; }
+  tool() { KUBECONFIG=$KUBECONFIG_FILE HELM_CACHE_HOME=$STATE/helm in_netns "$STATE/bin/$1" "${@:2}"; }
+fi
+
+apply() { # manifest of this tree
+  sed "s|image: localhost/|image: $registry/|" "$root/$1" | kube -n "$namespace" apply --server-side -f - >/dev/null
+}
+
+sql() {
+  # shellcheck disable=SC2016 # expanded inside the pod
+  kube -n "$namespace" exec -i pg-0 -- bash -c 'PGPASSWORD=$PASSWORD psql -q -v ON_ERROR_STOP=1 -h 127.0.0.1 -U "$USERNAME" postgres'
+}
+
+up() {
+  if [ "${CLUSTER:-local}" != existing ]; then
+    make --no-print-directory -C "$root" cluster-up images
+  fi
+  step "PostgreSQL: a primary, two standbys, and a database for a mirror"
+  kube create namespace "$namespace" --dry-run=client -o yaml | kube apply -f - >/dev/null
+  kube label namespace "$namespace" --overwrite pod-security.kubernetes.io/enforce=restricted >/dev/null
+  apply e2e/cluster/postgres.yaml
+  apply e2e/demo/mirror.yaml
+  kube -n "$namespace" rollout status statefulset/pg --timeout=180s >/dev/null
+  sql <<'SQL'
+SELECT 'CREATE ROLE orders LOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'orders') \gexec
+ALTER ROLE orders PASSWORD 'orders-of-the-demo';
+SELECT 'CREATE DATABASE orders OWNER orders' WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'orders') \gexec
+SQL
+  step "the operator, by helm"
+  tool helm upgrade --install pgrouting "$root/charts/pgrouting" --namespace "$system" --create-namespace \
+    --take-ownership --set image.repository="$registry/pgrouting-operator" \
+    --set proxyImage.repository="$registry/pgrouting-proxy" --wait --timeout 120s >/dev/null
+  step "the pool"
+  apply e2e/demo/pool.yaml
+  kube -n "$namespace" wait pgrp/orders --for=condition=Ready --timeout=120s >/dev/null
+  step "the load"
+  kube -n "$namespace" delete job/load --ignore-not-found >/dev/null
+  apply e2e/demo/load.yaml
+  wait_until 300 "the load has no figures yet" has_figures
+  screen
+}
+
+has_figures() { kube -n "$namespace" logs job/load | grep -q '^progress:'; }
+
+step() { echo "demo: $*" >&2; }
+
+screen() {
+  local k="$kubectl_command -n $namespace"
+  echo
+  echo "\$ $k get pgrp -o wide"
+  kube -n "$namespace" get pgrp -o wide
+  echo
+  echo "\$ $k get pods"
+  kube -n "$namespace" get pods
+  echo
+  echo "\$ $k logs job/load --tail=3"
+  kube -n "$namespace" logs job/load --tail=3
+  cat <<TEXT
+
+It goes on running. What to try next:
+
+  $k logs -f job/load                                # the load's figures, every two seconds
+  $k get pgrp orders -w                              # the pool's columns as they change
+  $k describe pgrp orders                            # conditions and events
+  $k scale pgrp orders --replicas=4                  # more proxies
+  $k patch pgrp orders --type=merge -p '{"spec":{"backends":{"static":{"servers":[{"name":"a","host":"pg-0.pg"},{"name":"b","host":"pg-1.pg"}]}}}}'
+                                                     # a server less, no connection broken
+  $k delete deployment orders-proxy                  # it comes back
+  $k exec -it pg-0 -- psql -h orders-readonly -U orders   # a session on a replica; password orders-of-the-demo
+  make demo-down                                     # end
+TEXT
+}
+
+down() {
+  if [ "${CLUSTER:-local}" != existing ]; then
+    exec "$here/down.sh"
+  fi
+  kube delete namespace "$namespace" --ignore-not-found
+  tool helm uninstall pgrouting --namespace "$system" --wait || true
+}
+
+case "${1:-}" in
+up | down) "$1" ;;
+*)
+  sed -n '3,5s/^# //p' "$0" >&2
+  exit 2
+  ;;
+esac
