@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Client, Config};
-use pgrouting_operator::controller::{self, Operator};
+use pgrouting_operator::controller;
+use pgrouting_operator::controller::pass::Operator;
 use pgrouting_operator::lease::{self, LeaseSettings};
 use pgrouting_operator::metrics::Metrics;
 use pgrouting_operator::settings::{LogFormat, Settings};
@@ -42,7 +43,9 @@ fn start_log(settings: &Settings) -> anyhow::Result<()> {
 }
 
 async fn run(settings: Settings) -> anyhow::Result<()> {
-    let config = Config::infer().await.context("cannot find the API server")?;
+    let mut config = Config::infer().await.context("cannot find the API server")?;
+    let agent = concat!("pgrouting-operator/", env!("CARGO_PKG_VERSION"));
+    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
     let client = Client::try_from(config.clone()).context("cannot make a client")?;
     // A call that is tried again for minutes would lose the Lease.
     let mut lease_config = config;

@@ -3,7 +3,7 @@
 //! All of it can be lost: it only saves writes, handshakes and time. What must survive a restart is in the status and in
 //! the pool's objects.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::desired::secret::admin_certificates;
 use crate::lease::Epoch;
 use crate::metrics::Metrics;
 use crate::observe::Observation;
-use crate::proxies::{AccessError, ProxyAccess};
+use crate::proxies::{AccessError, ProxyAccess, ProxyAnswer, ProxyError};
 
 /// How long a settled pool is left alone.
 const SETTLED_PERIOD: Duration = Duration::from_secs(10);
@@ -44,6 +44,8 @@ pub struct PoolMemory {
     pub unreadable: Option<String>,
     /// The highest generation of another document that a proxy runs.
     pub foreign_generation: u64,
+    /// The pods that did not answer the last time.
+    pub silent: BTreeSet<String>,
     /// How many passes in a row have failed.
     pub failures: u32,
     uid: Option<String>,
@@ -84,12 +86,13 @@ impl PoolMemory {
     }
 
     /// Takes in what the proxies said.
-    pub fn learn(&mut self, observation: &Observation, document: Option<&Document>, metrics: &Metrics) {
+    pub fn learn(&mut self, observation: &Observation, answers: &[ProxyAnswer], metrics: &Metrics) {
+        let silent = answers.iter().filter(|answer| matches!(answer.report, Err(ProxyError::Timeout)));
+        self.silent = silent.map(|answer| answer.pod.clone()).collect();
         self.foreign_generation = self.foreign_generation.max(observation.foreign_generation);
         let (applied, total) = observation.applied_of_total();
         if total > 0
             && applied == total
-            && document.is_some()
             && let Some(changed_at) = self.changed_at.take()
         {
             metrics.config_propagation_seconds.observe(changed_at.elapsed().as_secs_f64());

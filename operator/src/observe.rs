@@ -2,7 +2,7 @@
 //!
 //! Takes what was read; gives an [`Observation`], from which the status is computed. The time is passed in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,11 +123,13 @@ pub fn pods_of(store: &Store<Pod>, namespace: &str, pool: &str) -> Vec<Arc<Pod>>
 
 /// Where to ask the pods that have an address. Unready ones too: they need the document as well.
 #[must_use]
-pub fn addresses(pods: &[Arc<Pod>]) -> Vec<ProxyAddress> {
+pub fn addresses(pods: &[Arc<Pod>], silent: &BTreeSet<String>) -> Vec<ProxyAddress> {
     pods.iter()
         .filter_map(|pod| {
             let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
-            Some(ProxyAddress { pod: pod.name_any(), ip, port: ADMIN_PORT })
+            let pod = pod.name_any();
+            let was_silent = silent.contains(&pod);
+            Some(ProxyAddress { pod, ip, port: ADMIN_PORT, was_silent })
         })
         .collect()
 }

@@ -29,6 +29,8 @@ use crate::metrics::Metrics;
 const PODS_AT_ONCE: usize = 32;
 /// The longest wait for one pod, from connecting to its last answer.
 const POD_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a pod is waited for that did not answer the last time, so that a dead one delays no pass by much.
+const SILENT_POD_TIMEOUT: Duration = Duration::from_millis(500);
 /// The largest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -41,6 +43,8 @@ pub struct ProxyAddress {
     pub ip: IpAddr,
     /// The port of its admin API.
     pub port: u16,
+    /// Whether it did not answer the last time.
+    pub was_silent: bool,
 }
 
 /// What a pod said.
@@ -78,7 +82,7 @@ pub enum ProxyError {
     #[error("its answer does not read: {0}")]
     Decode(serde_json::Error),
     /// No answer.
-    #[error("no answer within {} s", POD_TIMEOUT.as_secs())]
+    #[error("no answer in time")]
     Timeout,
 }
 
@@ -146,7 +150,8 @@ impl ProxyAccess {
     async fn converge_one(&self, pod: &ProxyAddress, document: &Document, metrics: &Metrics) -> ProxyAnswer {
         let mut push = None;
         let talk = self.talk(pod, document, metrics, &mut push);
-        let report = match tokio::time::timeout(POD_TIMEOUT, talk).await {
+        let longest = if pod.was_silent { SILENT_POD_TIMEOUT } else { POD_TIMEOUT };
+        let report = match tokio::time::timeout(longest, talk).await {
             Ok(report) => report,
             Err(_) => Err(ProxyError::Timeout),
         };

@@ -124,6 +124,14 @@ pub enum ResolveError {
     },
 }
 
+impl ResolveError {
+    /// Whether the operator lacks a right, which no second try brings.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if is_forbidden(source))
+    }
+}
+
 /// The caches that this step reads.
 #[derive(Debug, Clone)]
 pub struct ResolveStores {

@@ -20,43 +20,47 @@ use crate::observe::{Observation, PodSync};
 use crate::resolve::API_TIMEOUT;
 use crate::status::condition::{ConditionType, Finding, Reason, set_condition, whole_seconds};
 use crate::status::findings::findings;
-use crate::status::pass::Pass;
+use crate::status::found::Found;
 
 pub mod condition;
 pub mod findings;
-pub mod pass;
+pub mod found;
 
 const OUT_OF_SYNC_SHOWN: usize = 10;
 
-/// The status after a pass. `before` gives the times of what has not changed.
+/// The status after a found. `before` gives the times of what has not changed.
 #[must_use]
-pub fn status(before: Option<&PgRoutingPoolStatus>, pass: &Pass<'_>, now: Timestamp) -> PgRoutingPoolStatus {
-    let observation = pass.observation;
+pub fn status(
+    before: Option<&PgRoutingPoolStatus>,
+    found: &Found<'_>,
+    now: Timestamp,
+) -> PgRoutingPoolStatus {
+    let observation = found.observation;
     let mut conditions: Vec<PoolCondition> =
         before.map(|status| status.conditions.clone()).unwrap_or_default();
-    for finding in findings(pass) {
-        set_condition(&mut conditions, finding, pass.generation, now);
+    for finding in findings(found) {
+        set_condition(&mut conditions, finding, found.generation, now);
     }
     PgRoutingPoolStatus {
-        observed_generation: pass.generation,
+        observed_generation: found.generation,
         replicas: observation.replicas,
         ready_replicas: observation.ready_replicas,
-        selector: Some(pass.selector.clone()),
+        selector: Some(found.selector.clone()),
         conditions,
-        config: config(before, pass, now),
+        config: config(before, found, now),
         proxies: Some(ProxiesStatus {
-            summary: format!("{}/{}", observation.ready_replicas, pass.replicas_wanted),
-            image: pass.image.to_owned(),
+            summary: format!("{}/{}", observation.ready_replicas, found.replicas_wanted),
+            image: found.image.to_owned(),
             out_of_sync: out_of_sync(before, observation, now),
         }),
-        backends: backends(before, pass, now),
-        rollout: pass.document.map(|_| RolloutStatus { stage: Stage::PoolingOnly }),
+        backends: backends(before, found, now),
+        rollout: found.document.map(|_| RolloutStatus { stage: Stage::PoolingOnly }),
     }
 }
 
-fn config(before: Option<&PgRoutingPoolStatus>, pass: &Pass<'_>, now: Timestamp) -> Option<ConfigStatus> {
-    let document = pass.document?;
-    let (applied, total) = pass.observation.applied_of_total();
+fn config(before: Option<&PgRoutingPoolStatus>, found: &Found<'_>, now: Timestamp) -> Option<ConfigStatus> {
+    let document = found.document?;
+    let (applied, total) = found.observation.applied_of_total();
     let before = before.and_then(|status| status.config.as_ref());
     let rendered_at = before.filter(|config| config.hash == document.hash.as_str());
     Some(ConfigStatus {
@@ -94,10 +98,14 @@ fn out_of_sync(
     laggards.take(OUT_OF_SYNC_SHOWN).collect()
 }
 
-fn backends(before: Option<&PgRoutingPoolStatus>, pass: &Pass<'_>, now: Timestamp) -> Option<BackendsStatus> {
+fn backends(
+    before: Option<&PgRoutingPoolStatus>,
+    found: &Found<'_>,
+    now: Timestamp,
+) -> Option<BackendsStatus> {
     let before = before.and_then(|status| status.backends.as_ref());
-    let servers = &pass.observation.servers;
-    if pass.observation.reports == 0 {
+    let servers = &found.observation.servers;
+    if found.observation.reports == 0 {
         // Nobody can say anything new.
         return before.cloned();
     }
@@ -132,6 +140,28 @@ fn backends(before: Option<&PgRoutingPoolStatus>, pass: &Pass<'_>, now: Timestam
             })
             .collect(),
     })
+}
+
+/// The status when the operator may not read what it must: all else stays as it was.
+#[must_use]
+pub fn forbidden(
+    before: Option<&PgRoutingPoolStatus>,
+    error: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> PgRoutingPoolStatus {
+    let mut status = before.cloned().unwrap_or_default();
+    status.observed_generation = generation;
+    let message = format!(
+        "{error}: grant the operator that right in this namespace; the last good config stays in use"
+    );
+    for (kind, value) in
+        [(ConditionType::Ready, ConditionStatus::Unknown), (ConditionType::Stalled, ConditionStatus::True)]
+    {
+        let finding = Finding::new(kind, value, Reason::Forbidden, message.clone());
+        set_condition(&mut status.conditions, finding, generation, now);
+    }
+    status
 }
 
 /// The conditions of an object that does not even read.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 28] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 29] = [
     ("names", &[], &[]),
     ("settings", &[], &[]),
     ("metrics", &[], &[]),
@@ -32,15 +32,15 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 28] = [
     ("proxies", &["metrics", "certificates", "desired/config_map"], &["contract"]),
     ("observe", &["names", "resolve", "desired/config_map", "proxies"], &["crds", "contract"]),
     ("status/condition", &[], &["crds"]),
-    ("status/pass", &["resolve", "desired/config_map", "apply", "observe"], &[]),
+    ("status/found", &["resolve", "desired/config_map", "apply", "observe"], &[]),
     (
         "status/findings",
-        &["resolve", "apply", "observe", "status/condition", "status/pass"],
+        &["resolve", "apply", "observe", "status/condition", "status/found"],
         &["crds", "contract"],
     ),
     (
         "status",
-        &["names", "resolve", "observe", "status/condition", "status/findings", "status/pass"],
+        &["names", "resolve", "observe", "status/condition", "status/findings", "status/found"],
         &["crds"],
     ),
     ("events", &[], &["crds"]),
@@ -59,10 +59,9 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 28] = [
         &["crds", "contract"],
     ),
     (
-        "controller",
+        "controller/pass",
         &[
             "names",
-            "settings",
             "metrics",
             "lease",
             "watches",
@@ -74,10 +73,15 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 28] = [
             "proxies",
             "observe",
             "status",
-            "status/pass",
+            "status/found",
             "events",
             "memory",
         ],
+        &["crds"],
+    ),
+    (
+        "controller",
+        &["names", "settings", "watches", "resolve", "apply", "memory", "controller/pass"],
         &["crds"],
     ),
     ("health", &["metrics", "watches"], &[]),

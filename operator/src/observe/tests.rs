@@ -124,13 +124,13 @@ fn pod_is_in_step_behind_starting_or_unreachable() {
             "old",
             pod("p", false, 0),
             Some(answer("p", Err(ProxyError::Timeout))),
-            PodSync::Unreachable { reason: "no answer within 2 s".into() },
+            PodSync::Unreachable { reason: "no answer in time".into() },
         ),
         (
             "ready",
             pod("p", true, 99),
             Some(answer("p", Err(ProxyError::Timeout))),
-            PodSync::Unreachable { reason: "no answer within 2 s".into() },
+            PodSync::Unreachable { reason: "no answer in time".into() },
         ),
         ("no address", pod("p", false, 0), None, PodSync::Starting),
     ] {

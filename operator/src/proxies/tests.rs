@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::fixtures::{SMALL, at, built};
+use crate::fixtures::{SMALL, built};
 
 /// What a fake proxy has been told.
 #[derive(Default)]
@@ -104,7 +104,7 @@ async fn serve(certificates: &AdminCertificates, router: Router) -> ProxyAddress
 }
 
 fn address(pod: &str, port: u16) -> ProxyAddress {
-    ProxyAddress { pod: pod.into(), ip: Ipv4Addr::LOCALHOST.into(), port }
+    ProxyAddress { pod: pod.into(), ip: Ipv4Addr::LOCALHOST.into(), port, was_silent: false }
 }
 
 /// A port that takes connections and never says a word.
@@ -119,7 +119,6 @@ fn certificates() -> AdminCertificates {
 }
 
 fn document() -> Document {
-    let _ = at(0);
     built(SMALL).document
 }
 
@@ -179,6 +178,18 @@ async fn dead_and_mute_pods_delay_nobody_else() {
     assert!(matches!(answers[0].report, Err(ProxyError::Timeout)));
     assert!(matches!(answers[1].report, Err(ProxyError::Connect(_))));
     assert!(answers[2].report.is_ok());
+}
+
+#[tokio::test]
+async fn pod_that_was_silent_is_waited_for_less() {
+    let (certificates, metrics) = (certificates(), Metrics::new().unwrap());
+    let (_listener, mute) = mute().await;
+    let pod = ProxyAddress { was_silent: true, ..mute };
+    let began = tokio::time::Instant::now();
+    let access = ProxyAccess::new(&certificates, 1).unwrap();
+    let answers = access.converge(&[pod], &document(), &metrics).await;
+    assert!(matches!(answers[0].report, Err(ProxyError::Timeout)));
+    assert!(began.elapsed() < POD_TIMEOUT);
 }
 
 #[tokio::test]

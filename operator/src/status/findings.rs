@@ -8,35 +8,35 @@ use crate::apply::ApplyFault;
 use crate::observe::{Observation, PodSync, ServerView};
 use crate::resolve::CredentialsFault;
 use crate::status::condition::{ConditionType, Finding, Reason};
-use crate::status::pass::{Pass, SpecVerdict};
+use crate::status::found::{Found, SpecVerdict};
 
 /// All conditions of a pool, in the order in which they are shown.
 #[must_use]
-pub fn findings(pass: &Pass<'_>) -> Vec<Finding> {
-    let backends = backends_healthy(pass);
+pub fn findings(found: &Found<'_>) -> Vec<Finding> {
+    let backends = backends_healthy(found);
     vec![
-        ready(pass, &backends),
-        config_accepted(pass),
-        config_applied(pass.observation),
+        ready(found, &backends),
+        config_accepted(found),
+        config_applied(found.observation),
         backends,
-        credentials_valid(pass),
-        stalled(pass),
+        credentials_valid(found),
+        stalled(found),
     ]
 }
 
-fn ready(pass: &Pass<'_>, backends: &Finding) -> Finding {
+fn ready(found: &Found<'_>, backends: &Finding) -> Finding {
     let finding =
         |status, reason, message: String| Finding::new(ConditionType::Ready, status, reason, message);
-    let serving = serving_text(pass.observation);
-    if let Some((reason, message)) = blocker(pass) {
+    let serving = serving_text(found.observation);
+    if let Some((reason, message)) = blocker(found) {
         return finding(False, reason, format!("{message}. {serving}"));
     }
-    if let SpecVerdict::NoServers(reasons) = &pass.verdict {
+    if let SpecVerdict::NoServers(reasons) = &found.verdict {
         return finding(False, Reason::NoPrimary, format!("{}. {serving}", reasons.join("; ")));
     }
-    let observation = pass.observation;
+    let observation = found.observation;
     if observation.ready_replicas == 0 {
-        let message = if pass.replicas_wanted == 0 {
+        let message = if found.replicas_wanted == 0 {
             "spec.proxy.replicas is 0: raise it to serve clients".to_owned()
         } else if matches!(backends.reason, Reason::NoPrimary) {
             format!("no proxy is ready: {}", backends.message)
@@ -45,7 +45,7 @@ fn ready(pass: &Pass<'_>, backends: &Finding) -> Finding {
                 .waiting
                 .as_deref()
                 .unwrap_or("look at the pods of the Deployment and their events");
-            format!("0 of {} proxies are ready: {why}", pass.replicas_wanted)
+            format!("0 of {} proxies are ready: {why}", found.replicas_wanted)
         };
         return finding(False, Reason::NoReadyProxies, message);
     }
@@ -62,14 +62,14 @@ fn ready(pass: &Pass<'_>, backends: &Finding) -> Finding {
 }
 
 /// What keeps this spec from coming into effect until a person acts.
-fn blocker(pass: &Pass<'_>) -> Option<(Reason, String)> {
-    if let SpecVerdict::Invalid(reasons) | SpecVerdict::InvalidParameter(reasons) = &pass.verdict {
+fn blocker(found: &Found<'_>) -> Option<(Reason, String)> {
+    if let SpecVerdict::Invalid(reasons) | SpecVerdict::InvalidParameter(reasons) = &found.verdict {
         let message = format!("{}; the last good config stays in use", reasons.join("; "));
         return Some((Reason::InvalidSpec, message));
     }
     let of = |want: fn(&ApplyFault) -> bool| -> Option<String> {
         let faults: Vec<_> =
-            pass.apply_faults.iter().filter(|fault| want(fault)).map(ToString::to_string).collect();
+            found.apply_faults.iter().filter(|fault| want(fault)).map(ToString::to_string).collect();
         (!faults.is_empty()).then(|| faults.join("; "))
     };
     if let Some(message) = of(|fault| matches!(fault, ApplyFault::NameConflict { .. })) {
@@ -89,11 +89,11 @@ fn serving_text(observation: &Observation) -> String {
     }
 }
 
-fn config_accepted(pass: &Pass<'_>) -> Finding {
+fn config_accepted(found: &Found<'_>) -> Finding {
     let finding = |status, reason, message: String| {
         Finding::new(ConditionType::ConfigAccepted, status, reason, message)
     };
-    match &pass.verdict {
+    match &found.verdict {
         SpecVerdict::Invalid(reasons) => return finding(False, Reason::InvalidSpec, reasons.join("; ")),
         SpecVerdict::InvalidParameter(reasons) => {
             return finding(False, Reason::UnknownParameter, reasons.join("; "));
@@ -103,7 +103,7 @@ fn config_accepted(pass: &Pass<'_>) -> Finding {
         }
         SpecVerdict::Accepted => {}
     }
-    let refused = pass.observation.pods.iter().find_map(|pod| match &pod.sync {
+    let refused = found.observation.pods.iter().find_map(|pod| match &pod.sync {
         PodSync::Refused { reasons, .. } => Some((pod.name.as_str(), reasons.join("; "))),
         PodSync::Applied | PodSync::Starting | PodSync::Behind { .. } | PodSync::Unreachable { .. } => None,
     });
@@ -111,7 +111,7 @@ fn config_accepted(pass: &Pass<'_>) -> Finding {
         let message = format!("{pod} refuses it and goes on with the one before: {reasons}");
         return finding(False, Reason::RejectedByProxy, message);
     }
-    match pass.observation.applied_of_total() {
+    match found.observation.applied_of_total() {
         (0, _) => finding(Unknown, Reason::NoPods, "no proxy has answered yet".to_owned()),
         _ => finding(True, Reason::Accepted, "the proxies take the document".to_owned()),
     }
@@ -144,20 +144,20 @@ fn config_applied(observation: &Observation) -> Finding {
     finding(False, reason, message)
 }
 
-fn backends_healthy(pass: &Pass<'_>) -> Finding {
+fn backends_healthy(found: &Found<'_>) -> Finding {
     let finding = |status, reason, message: String| {
-        let message = if pass.backend_faults.is_empty() {
+        let message = if found.backend_faults.is_empty() {
             message
         } else {
-            format!("{message}. {}", pass.backend_faults.join("; "))
+            format!("{message}. {}", found.backend_faults.join("; "))
         };
         Finding::new(ConditionType::BackendsHealthy, status, reason, message)
     };
-    if let SpecVerdict::NoServers(reasons) = &pass.verdict {
+    if let SpecVerdict::NoServers(reasons) = &found.verdict {
         return Finding::new(ConditionType::BackendsHealthy, False, Reason::NoPrimary, reasons.join("; "));
     }
-    let servers = &pass.observation.servers;
-    if pass.observation.reports == 0 || servers.iter().all(|server| !server.is_probed) {
+    let servers = &found.observation.servers;
+    if found.observation.reports == 0 || servers.iter().all(|server| !server.is_probed) {
         return finding(Unknown, Reason::ProbeUnavailable, "no proxy has asked the servers yet".to_owned());
     }
     let is_up = |server: &&ServerView| server.state == ServerState::Up;
@@ -207,21 +207,21 @@ fn backends_healthy(pass: &Pass<'_>) -> Finding {
     }
 }
 
-fn credentials_valid(pass: &Pass<'_>) -> Finding {
+fn credentials_valid(found: &Found<'_>) -> Finding {
     let finding = |status, reason, message: String| {
         Finding::new(ConditionType::CredentialsValid, status, reason, message)
     };
-    if let Some(first) = pass.credential_faults.first() {
+    if let Some(first) = found.credential_faults.first() {
         let reason = match first {
             CredentialsFault::SecretNotFound(_) => Reason::SecretNotFound,
             CredentialsFault::KeyMissing { .. } => Reason::KeyMissing,
             CredentialsFault::Forbidden(_) => Reason::Forbidden,
         };
-        let faults: Vec<_> = pass.credential_faults.iter().map(ToString::to_string).collect();
+        let faults: Vec<_> = found.credential_faults.iter().map(ToString::to_string).collect();
         return finding(False, reason, format!("{}; what they last held stays in use", faults.join("; ")));
     }
     let bad = |want: CredentialState| -> Vec<String> {
-        let bad = pass.observation.bad_credentials.iter().filter(|credential| credential.state == want);
+        let bad = found.observation.bad_credentials.iter().filter(|credential| credential.state == want);
         bad.map(|credential| format!("{} ({})", credential.user, credential.message)).collect()
     };
     let rejected = bad(CredentialState::Rejected);
@@ -233,15 +233,15 @@ fn credentials_valid(pass: &Pass<'_>) -> Finding {
         );
         return finding(False, Reason::LoginRejected, message);
     }
-    if pass.observation.reports == 0 || !bad(CredentialState::Missing).is_empty() {
+    if found.observation.reports == 0 || !bad(CredentialState::Missing).is_empty() {
         let message = "the proxies have not read the Secrets yet".to_owned();
         return finding(Unknown, Reason::Reconciling, message);
     }
     finding(True, Reason::Valid, "no login has been refused".to_owned())
 }
 
-fn stalled(pass: &Pass<'_>) -> Finding {
-    match blocker(pass) {
+fn stalled(found: &Found<'_>) -> Finding {
+    match blocker(found) {
         Some((reason, message)) => Finding::new(ConditionType::Stalled, True, reason, message),
         None => Finding::new(
             ConditionType::Stalled,

@@ -8,7 +8,7 @@ use crate::desired::config_map::Document;
 use crate::fixtures::{SMALL, at, built};
 use crate::observe::{PodState, ServerView};
 use crate::resolve::CredentialsFault;
-use crate::status::pass::SpecVerdict;
+use crate::status::found::{Found, SpecVerdict};
 
 fn server(name: &str, role: ServerRole, state: ServerState) -> ServerView {
     ServerView {
@@ -42,7 +42,7 @@ fn well() -> Observation {
     }
 }
 
-struct Found {
+struct Case {
     verdict: SpecVerdict,
     document: Document,
     backend_faults: Vec<String>,
@@ -52,7 +52,7 @@ struct Found {
     replicas_wanted: i32,
 }
 
-impl Default for Found {
+impl Default for Case {
     fn default() -> Self {
         Self {
             verdict: SpecVerdict::Accepted,
@@ -66,9 +66,9 @@ impl Default for Found {
     }
 }
 
-impl Found {
+impl Case {
     fn status(&self, before: Option<&PgRoutingPoolStatus>, second: i64) -> PgRoutingPoolStatus {
-        let pass = Pass {
+        let found = Found {
             generation: Some(7),
             verdict: self.verdict.clone(),
             document: Some(&self.document),
@@ -80,7 +80,7 @@ impl Found {
             replicas_wanted: self.replicas_wanted,
             selector: "s".into(),
         };
-        status(before, &pass, at(second))
+        status(before, &found, at(second))
     }
 }
 
@@ -91,7 +91,7 @@ fn condition(status: &PgRoutingPoolStatus, kind: &str) -> (ConditionStatus, Stri
 
 #[test]
 fn healthy_pool_is_ready_and_every_condition_carries_the_generation() {
-    let status = Found::default().status(None, 0);
+    let status = Case::default().status(None, 0);
     let seen: Vec<_> = status
         .conditions
         .iter()
@@ -117,14 +117,14 @@ fn healthy_pool_is_ready_and_every_condition_carries_the_generation() {
 
 #[test]
 fn nothing_changes_while_nothing_happens() {
-    let first = Found::default().status(None, 0);
-    let later = Found::default().status(Some(&first), 3600);
+    let first = Case::default().status(None, 0);
+    let later = Case::default().status(Some(&first), 3600);
     assert_eq!(first, later);
 }
 
 #[test]
 fn status_survives_the_way_through_the_api_server() {
-    let status = Found::default().status(None, 0);
+    let status = Case::default().status(None, 0);
     let text = serde_json::to_string(&status).unwrap();
     assert_eq!(serde_json::from_str::<PgRoutingPoolStatus>(&text).unwrap(), status);
 }
@@ -167,7 +167,7 @@ fn servers_decide_on_backends_healthy() {
         ),
     ] {
         let observation = Observation { servers, ..well() };
-        let seen = condition(&Found { observation, ..Found::default() }.status(None, 0), "BackendsHealthy");
+        let seen = condition(&Case { observation, ..Case::default() }.status(None, 0), "BackendsHealthy");
         assert_eq!((seen.0, seen.1.as_str()), (status, reason), "{}", seen.2);
         assert!(seen.2.contains(says), "{}", seen.2);
     }
@@ -177,7 +177,7 @@ fn servers_decide_on_backends_healthy() {
 fn servers_that_nobody_has_asked_are_unknown_not_down() {
     let mut observation = well();
     observation.servers.iter_mut().for_each(|server| server.is_probed = false);
-    let status = Found { observation, ..Found::default() }.status(None, 0);
+    let status = Case { observation, ..Case::default() }.status(None, 0);
     let seen = condition(&status, "BackendsHealthy");
     assert_eq!((seen.0, seen.1.as_str()), (ConditionStatus::Unknown, "ProbeUnavailable"));
 }
@@ -199,7 +199,7 @@ fn pods_decide_on_config_conditions() {
         let pods: Vec<_> =
             pods.into_iter().enumerate().map(|(i, sync)| pod(&format!("p-{i}"), sync)).collect();
         let observation = Observation { pods: pods.clone(), ..well() };
-        let status = Found { observation, ..Found::default() }.status(None, 0);
+        let status = Case { observation, ..Case::default() }.status(None, 0);
         let seen = condition(&status, "ConfigAccepted");
         assert_eq!((seen.0, seen.1.as_str()), accepted, "{pods:?}");
         let seen = condition(&status, "ConfigApplied");
@@ -222,34 +222,34 @@ fn ready_says_the_first_thing_that_is_in_the_way() {
     let no_primary = vec![server("a", ServerRole::Replica, ServerState::Up)];
     let cases = [
         (
-            Found { verdict: SpecVerdict::Invalid(vec!["spec.x: bad".into()]), ..Found::default() },
+            Case { verdict: SpecVerdict::Invalid(vec!["spec.x: bad".into()]), ..Case::default() },
             "InvalidSpec",
             true,
         ),
         (
-            Found { verdict: SpecVerdict::InvalidParameter(vec!["p".into()]), ..Found::default() },
+            Case { verdict: SpecVerdict::InvalidParameter(vec!["p".into()]), ..Case::default() },
             "InvalidSpec",
             true,
         ),
-        (Found { apply_faults: vec![conflict()], ..Found::default() }, "NameConflict", true),
-        (Found { apply_faults: vec![forbidden()], ..Found::default() }, "Forbidden", true),
+        (Case { apply_faults: vec![conflict()], ..Case::default() }, "NameConflict", true),
+        (Case { apply_faults: vec![forbidden()], ..Case::default() }, "Forbidden", true),
         (
-            Found { verdict: SpecVerdict::NoServers(vec!["Service x".into()]), ..Found::default() },
+            Case { verdict: SpecVerdict::NoServers(vec!["Service x".into()]), ..Case::default() },
             "NoPrimary",
             false,
         ),
         (
-            Found { observation: Observation { ready_replicas: 0, ..well() }, ..Found::default() },
+            Case { observation: Observation { ready_replicas: 0, ..well() }, ..Case::default() },
             "NoReadyProxies",
             false,
         ),
         (
-            Found { observation: Observation { pods: behind, ..well() }, ..Found::default() },
+            Case { observation: Observation { pods: behind, ..well() }, ..Case::default() },
             "ConfigNotApplied",
             false,
         ),
         (
-            Found { observation: Observation { servers: no_primary, ..well() }, ..Found::default() },
+            Case { observation: Observation { servers: no_primary, ..well() }, ..Case::default() },
             "NoPrimary",
             false,
         ),
@@ -268,7 +268,7 @@ fn ready_says_the_first_thing_that_is_in_the_way() {
 
 #[test]
 fn bad_spec_says_that_traffic_goes_on() {
-    let found = Found { verdict: SpecVerdict::Invalid(vec!["spec.x: bad".into()]), ..Found::default() };
+    let found = Case { verdict: SpecVerdict::Invalid(vec!["spec.x: bad".into()]), ..Case::default() };
     let (_, _, message) = condition(&found.status(None, 0), "Ready");
     assert_eq!(message, "spec.x: bad; the last good config stays in use. 2 proxies serve clients");
 }
@@ -289,7 +289,7 @@ fn secrets_and_logins_decide_on_credentials_valid() {
         (vec![], vec![], ConditionStatus::True, "Valid"),
     ] {
         let observation = Observation { bad_credentials: bad, ..well() };
-        let found = Found { credential_faults: faults, observation, ..Found::default() };
+        let found = Case { credential_faults: faults, observation, ..Case::default() };
         let seen = condition(&found.status(None, 0), "CredentialsValid");
         assert_eq!((seen.0, seen.1.as_str()), (status, reason), "{}", seen.2);
     }
@@ -297,12 +297,12 @@ fn secrets_and_logins_decide_on_credentials_valid() {
 
 #[test]
 fn times_of_servers_and_laggards_stay_until_they_change() {
-    let lost = |second| Found {
+    let lost = |second| Case {
         observation: Observation {
             pods: vec![pod("p", PodSync::Unreachable { reason: format!("try {second}") })],
             ..well()
         },
-        ..Found::default()
+        ..Case::default()
     };
     let first = lost(0).status(None, 0);
     let second = lost(60).status(Some(&first), 60);
@@ -311,7 +311,7 @@ fn times_of_servers_and_laggards_stay_until_they_change() {
 
     let mut observation = well();
     observation.servers[1].state = ServerState::Down;
-    let third = Found { observation, ..Found::default() }.status(Some(&second), 90);
+    let third = Case { observation, ..Case::default() }.status(Some(&second), 90);
     let servers = |status: &PgRoutingPoolStatus| status.backends.as_ref().unwrap().servers.clone();
     assert_eq!(servers(&third)[0].since, servers(&second)[0].since);
     assert_eq!(servers(&third)[1].since, whole_seconds(at(90)));
@@ -319,9 +319,9 @@ fn times_of_servers_and_laggards_stay_until_they_change() {
 
 #[test]
 fn servers_are_kept_as_they_were_while_no_proxy_answers() {
-    let first = Found::default().status(None, 0);
+    let first = Case::default().status(None, 0);
     let observation = Observation { reports: 0, servers: Vec::new(), ..well() };
-    let second = Found { observation, ..Found::default() }.status(Some(&first), 60);
+    let second = Case { observation, ..Case::default() }.status(Some(&first), 60);
     assert_eq!(second.backends, first.backends);
 }
 

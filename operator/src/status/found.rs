@@ -7,7 +7,7 @@ use crate::resolve::CredentialsFault;
 
 /// What one pass over a pool found.
 #[derive(Debug)]
-pub struct Pass<'a> {
+pub struct Found<'a> {
     /// The generation of the spec.
     pub generation: Option<i64>,
     /// Whether the spec makes sense.

@@ -1,0 +1,355 @@
+//! One pass over a pool, a line a step: from its spec to its status.
+//!
+//! Takes the caches and what is remembered of the pool; the steps are in files of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::core::DeserializeGuard;
+use kube::runtime::events::Recorder;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Client, Resource, ResourceExt as _};
+use pgrouting_crds::spec::{PgRoutingPool, Stage};
+use pgrouting_crds::status::{ConditionStatus, PgRoutingPoolStatus};
+use tokio::sync::watch;
+
+use crate::apply::{Applier, ApplyFault, OwnedStores};
+use crate::desired::config_map::Document;
+use crate::desired::{DesiredError, DesiredObjects, desired};
+use crate::events::{events_between, publish};
+use crate::lease::Epoch;
+use crate::memory::PoolMemory;
+use crate::metrics::Metrics;
+use crate::names::PoolNames;
+use crate::observe::{addresses, observe, pods_of};
+use crate::proxies::AccessError;
+use crate::resolve::{ResolveError, ResolveStores, ResolvedRefs, resolve};
+use crate::status::found::{Found, SpecVerdict};
+use crate::status::{StatusError, forbidden, status, unreadable, write, write_conditions};
+use crate::validate::{InvalidSpec, SpecFault, ValidatedPool, validate};
+use crate::watches::WatchHealth;
+
+/// What the passes over all pools share.
+#[derive(Clone)]
+pub struct Operator {
+    /// The API server.
+    pub client: Client,
+    /// The image of pools that name none.
+    pub proxy_image: String,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// The one recorder of events; it counts repeats.
+    pub recorder: Recorder,
+    /// The epoch while this process leads.
+    pub epoch: watch::Receiver<Option<Epoch>>,
+    /// Whether the watches run.
+    pub health: WatchHealth,
+}
+
+/// The caches that a pass reads.
+#[derive(Debug, Clone)]
+pub struct Caches {
+    /// Of the kinds that pools own.
+    pub owned: OwnedStores,
+    /// Of what pools point at.
+    pub resolved: ResolveStores,
+}
+
+/// When to look at a pool again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextLook {
+    /// When something changes.
+    OnChange,
+    /// After this, or when something changes.
+    After(Duration),
+}
+
+/// Why a pass failed. Each is tried again, later and later.
+#[derive(Debug, thiserror::Error)]
+pub enum PassError {
+    /// What the spec points at could not be read.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The objects could not be built.
+    #[error(transparent)]
+    Desired(#[from] DesiredError),
+    /// Some object was not applied, for a reason that may pass.
+    #[error("{0}")]
+    Apply(String),
+    /// The proxies cannot be spoken to.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The status was not written.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+}
+
+impl PassError {
+    /// The error as a metric's label.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Resolve(_) => "resolve",
+            Self::Desired(_) => "desired",
+            Self::Apply(_) => "apply",
+            Self::Access(_) => "access",
+            Self::Status(_) => "status",
+        }
+    }
+}
+
+/// One pass over a pool.
+#[tracing::instrument(
+    skip_all,
+    fields(namespace = pool.namespace(), name = pool.name_any(), generation = pool.metadata.generation)
+)]
+pub async fn pass(
+    pool: &PgRoutingPool,
+    operator: &Operator,
+    caches: &Caches,
+    memory: &mut PoolMemory,
+    epoch: Epoch,
+) -> Result<NextLook, PassError> {
+    let pods = pods_of(&caches.resolved.pods, &pool.namespace().unwrap_or_default(), &pool.name_any());
+    // 1. What the spec points at (reads the API).
+    let refs = resolve(&operator.client, &caches.resolved, pool, memory.foreign_generation).await;
+    let refs = match refs {
+        Ok(refs) => refs,
+        Err(error) if error.is_forbidden() => return blocked(pool, operator, memory, &error).await,
+        Err(error) => return Err(error.into()),
+    };
+    // 2 and 3. What there should be (pure).
+    let built = build(pool, &refs, &operator.proxy_image)?;
+    // 4. Write it (writes the API).
+    let effect = Box::pin(put_into_effect(pool, built, &refs, &pods, operator, caches, memory)).await;
+    // 5. Push it to the proxies that run another document, and hear what they say.
+    let answers = match (memory.access(effect.admin.as_ref(), epoch)?, &effect.document) {
+        (Some(access), Some(document)) => {
+            access.converge(&addresses(&pods, &memory.silent), document, &operator.metrics).await
+        }
+        (None, _) | (_, None) => Vec::new(),
+    };
+    let now = Timestamp::now();
+    let observation = observe(&pods, effect.deployment.as_ref(), &answers, effect.document.as_ref(), now);
+    memory.learn(&observation, &answers, &operator.metrics);
+    // 6. Say so (writes the status).
+    let replicas_wanted = pool.spec.proxy.replicas;
+    let found = Found {
+        generation: pool.metadata.generation,
+        verdict: effect.verdict,
+        document: effect.document.as_ref(),
+        backend_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.backend_faults),
+        credential_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.credential_faults),
+        apply_faults: &effect.faults,
+        observation: &observation,
+        image: pool.spec.proxy.image.as_deref().unwrap_or(&operator.proxy_image),
+        replicas_wanted,
+        selector: PoolNames(&pool.name_any()).selector_text(),
+    };
+    report(pool, operator, memory, &found, now).await?;
+    let passing: Vec<_> =
+        effect.faults.iter().filter(|fault| fault.may_pass()).map(ToString::to_string).collect();
+    if !passing.is_empty() {
+        return Err(PassError::Apply(passing.join("; ")));
+    }
+    // What waits for a person is looked at as seldom as what is settled.
+    let is_moving = effect.faults.is_empty() && observation.is_unsettled(replicas_wanted);
+    Ok(NextLook::After(memory.next_look(is_moving)))
+}
+
+type Built = Result<(ValidatedPool, DesiredObjects), SpecVerdict>;
+
+/// Steps 2 and 3. A spec that makes no sense is a verdict, not an error.
+fn build(pool: &PgRoutingPool, refs: &ResolvedRefs, proxy_image: &str) -> Result<Built, DesiredError> {
+    let validated = match validate(pool, refs, proxy_image) {
+        Ok(validated) => validated,
+        Err(InvalidSpec { fault, reasons }) => {
+            return Ok(Err(match fault {
+                SpecFault::Field => SpecVerdict::Invalid(reasons),
+                SpecFault::NoServers => SpecVerdict::NoServers(reasons),
+            }));
+        }
+    };
+    let config = pool.status.as_ref().and_then(|status| status.config.as_ref());
+    let generation_in_status = config.and_then(|config| u64::try_from(config.generation).ok()).unwrap_or(0);
+    match desired(&validated, refs, generation_in_status, Timestamp::now()) {
+        Ok(objects) => Ok(Ok((validated, objects))),
+        Err(DesiredError::Document(invalid)) => {
+            let is_parameter = invalid.reasons.iter().all(|reason| reason.starts_with("pooling.parameters"));
+            let reasons = invalid.reasons.iter().map(|reason| format!("spec.{reason}")).collect();
+            Ok(Err(if is_parameter {
+                SpecVerdict::InvalidParameter(reasons)
+            } else {
+                SpecVerdict::Invalid(reasons)
+            }))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What is in effect after step 4: this spec's objects, or the last good ones when it makes no sense.
+struct Effect {
+    verdict: SpecVerdict,
+    validated: Option<ValidatedPool>,
+    document: Option<Document>,
+    deployment: Option<Deployment>,
+    admin: Option<Secret>,
+    faults: Vec<ApplyFault>,
+}
+
+/// Step 4.
+async fn put_into_effect(
+    pool: &PgRoutingPool,
+    built: Built,
+    refs: &ResolvedRefs,
+    pods: &[Arc<Pod>],
+    operator: &Operator,
+    caches: &Caches,
+    memory: &mut PoolMemory,
+) -> Effect {
+    let (namespace, name) = (pool.namespace().unwrap_or_default(), pool.name_any());
+    let last_good = || refs.previous.clone().map(Document::new);
+    let reference = ObjectRef::new(&PoolNames(&name).proxy()).within(&namespace);
+    let known_deployment = || {
+        let known = caches.owned.deployments.get(&reference);
+        known.filter(|known| is_owned(&**known, pool)).map(|known| (*known).clone())
+    };
+    let known_admin = || refs.admin.clone().filter(|admin| is_owned(admin, pool));
+    let (validated, objects) = match built {
+        Ok(built) => built,
+        Err(verdict) => {
+            return Effect {
+                verdict,
+                validated: None,
+                document: last_good(),
+                deployment: known_deployment(),
+                admin: known_admin(),
+                faults: Vec::new(),
+            };
+        }
+    };
+    memory.rendered(&objects.document, refs.previous.as_ref());
+    let owner = validated.owner.clone();
+    let applier = Applier::new(
+        &operator.client,
+        &caches.owned,
+        &operator.metrics,
+        &mut memory.applied,
+        namespace,
+        owner,
+    );
+    let applied = Box::pin(applier.apply(objects, refs, pods)).await;
+    Effect {
+        verdict: SpecVerdict::Accepted,
+        validated: Some(validated),
+        document: applied.document.or_else(last_good),
+        deployment: applied.deployment.or_else(known_deployment),
+        admin: applied.admin.or_else(known_admin),
+        faults: applied.faults,
+    }
+}
+
+fn is_owned<K: Resource>(object: &K, pool: &PgRoutingPool) -> bool {
+    object.owner_references().iter().any(|owner| Some(&owner.uid) == pool.metadata.uid.as_ref())
+}
+
+/// The operator may not read what it must: nothing is changed, and the status says so.
+async fn blocked(
+    pool: &PgRoutingPool,
+    operator: &Operator,
+    memory: &mut PoolMemory,
+    error: &ResolveError,
+) -> Result<NextLook, PassError> {
+    let before = memory.written.clone().or_else(|| pool.status.clone());
+    let after = forbidden(before.as_ref(), &error.to_string(), pool.metadata.generation, Timestamp::now());
+    store_status(pool, operator, memory, before, after).await?;
+    Ok(NextLook::After(memory.next_look(false)))
+}
+
+/// Step 6.
+async fn report(
+    pool: &PgRoutingPool,
+    operator: &Operator,
+    memory: &mut PoolMemory,
+    found: &Found<'_>,
+    now: Timestamp,
+) -> Result<(), PassError> {
+    // The cache may be behind our own last write, and then says nothing of what is stored.
+    let before = memory.written.clone().or_else(|| pool.status.clone());
+    let after = status(before.as_ref(), found, now);
+    let (namespace, name) = (pool.namespace().unwrap_or_default(), pool.name_any());
+    record_pool(&operator.metrics, &namespace, &name, &after, found);
+    store_status(pool, operator, memory, before, after).await
+}
+
+/// Writes a status if it differs from what is stored, and tells what changed.
+async fn store_status(
+    pool: &PgRoutingPool,
+    operator: &Operator,
+    memory: &mut PoolMemory,
+    before: Option<PgRoutingPoolStatus>,
+    after: PgRoutingPoolStatus,
+) -> Result<(), PassError> {
+    let is_stored = before.as_ref() == Some(&after) && pool.status.as_ref() == Some(&after);
+    if is_stored {
+        memory.written = Some(after);
+        return Ok(());
+    }
+    let (namespace, name) = (pool.namespace().unwrap_or_default(), pool.name_any());
+    let result = write(&operator.client, &namespace, &name, &after).await;
+    let word = if result.is_ok() { "ok" } else { "error" };
+    operator.metrics.status_patch_total.with_label_values(&[word]).inc();
+    result?;
+    let events = events_between(before.as_ref(), &after);
+    memory.written = Some(after);
+    publish(&operator.recorder, &pool.object_ref(&()), events).await;
+    Ok(())
+}
+
+fn record_pool(
+    metrics: &Metrics,
+    namespace: &str,
+    name: &str,
+    status: &PgRoutingPoolStatus,
+    found: &Found<'_>,
+) {
+    let stage = Stage::PoolingOnly.as_str();
+    metrics.pool_info.with_label_values(&[namespace, name, stage, stage]).set(1);
+    for condition in &status.conditions {
+        for value in [ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown] {
+            metrics
+                .pool_condition
+                .with_label_values(&[namespace, name, &condition.kind, value.as_str()])
+                .set(i64::from(condition.status == value));
+        }
+    }
+    let not_ready = found.replicas_wanted.saturating_sub(status.ready_replicas).max(0);
+    for (state, count) in [("ready", status.ready_replicas), ("not_ready", not_ready)] {
+        metrics.pool_pods.with_label_values(&[namespace, name, state]).set(i64::from(count));
+    }
+    let (applied, total) = found.observation.applied_of_total();
+    let behind = i64::try_from(total - applied).unwrap_or(i64::MAX);
+    metrics.pool_pods_out_of_sync.with_label_values(&[namespace, name]).set(behind);
+}
+
+/// Says of an object that does not read that it does not, once for each of its errors.
+pub async fn mark_unreadable(
+    object: &DeserializeGuard<PgRoutingPool>,
+    error: &str,
+    operator: &Operator,
+    memory: &mut PoolMemory,
+) -> Result<NextLook, PassError> {
+    if memory.unreadable.as_deref() != Some(error) {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        tracing::warn!(namespace, name, error, "the object does not read");
+        let generation = object.meta().generation;
+        let conditions = unreadable(error, generation, Timestamp::now());
+        write_conditions(&operator.client, &namespace, &name, generation, &conditions).await?;
+        memory.written = None;
+        memory.unreadable = Some(error.to_owned());
+    }
+    Ok(NextLook::OnChange)
+}
