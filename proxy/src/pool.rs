@@ -61,10 +61,6 @@ struct State {
 }
 
 /// Idle connections of one identity, the one used last on top. Boxed, since a connection moves often and is large.
-#[expect(
-    clippy::vec_box,
-    reason = "a connection changes hands for each transaction and has hundreds of bytes"
-)]
 type IdleStack = Vec<Box<ServerConnection>>;
 
 /// How many connections there are.

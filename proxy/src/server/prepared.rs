@@ -108,6 +108,11 @@ impl PreparedSet {
         evicted
     }
 
+    /// Puts a statement back that the server did not come to close.
+    pub fn restore(&mut self, id: u64) {
+        self.used.insert(id, 0);
+    }
+
     /// Removes a statement that the server did not come to prepare.
     pub fn remove(&mut self, id: u64) {
         self.used.remove(&id);

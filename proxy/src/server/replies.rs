@@ -13,8 +13,8 @@ use crate::server::prepared::Statement;
 /// One owed answer.
 #[derive(Debug)]
 pub enum Owed {
-    /// Everything to `ReadyForQuery`, for a `Query`.
-    Query,
+    /// Everything to `ReadyForQuery`, for a `Query`, which ends the unnamed statement.
+    Query(UnnamedBefore),
     /// Everything to `ReadyForQuery`, for a `FunctionCall`.
     FunctionCall,
     /// `ReadyForQuery`.
@@ -23,15 +23,12 @@ pub enum Owed {
     HiddenQuery,
     /// `ParseComplete` of a named statement of the client's.
     Parse(Box<Definition>),
-    /// `ParseComplete` of the client's unnamed statement, and what that was before.
-    UnnamedParse {
-        /// The statement that was replaced.
-        replaced: Option<Arc<Statement>>,
-    },
+    /// `ParseComplete` of the client's unnamed statement.
+    UnnamedParse(UnnamedBefore),
     /// `ParseComplete` of a statement that we prepared again.
     HiddenParse(Arc<Statement>),
-    /// `ParseComplete` of the unnamed statement that we parsed again.
-    HiddenUnnamedParse,
+    /// `ParseComplete` of the unnamed statement that we parsed again, and which the server had before.
+    HiddenUnnamedParse(Option<u64>),
     /// `ParseComplete` from us: the server had the statement already.
     LocalParse(Box<Definition>),
     /// `BindComplete`
@@ -44,8 +41,21 @@ pub enum Owed {
     Close,
     /// `CloseComplete` from us: the server keeps the statement for others.
     LocalClose(Box<Definition>),
-    /// `CloseComplete` of a statement that we evicted: its id, or `None` for an unnamed one that was another client's.
-    HiddenClose(Option<u64>),
+    /// `CloseComplete` of a statement that we evicted, by id.
+    HiddenClose(u64),
+    /// `CloseComplete` of an unnamed statement that was another client's, by id.
+    HiddenUnnamedClose(u64),
+    /// Nothing: the client has ended its COPY data here.
+    CopyEnd,
+}
+
+/// What the unnamed statement was before a message that is taken back if the server never came to it.
+#[derive(Debug, Default)]
+pub struct UnnamedBefore {
+    /// The client's.
+    pub client: Option<Arc<Statement>>,
+    /// The id of the server's.
+    pub server: Option<u64>,
 }
 
 /// A change of the client's own statements that is taken back if the server never came to it.
@@ -65,25 +75,39 @@ impl Owed {
     pub const fn is_hidden(&self) -> bool {
         matches!(
             self,
-            Self::HiddenQuery | Self::HiddenParse(_) | Self::HiddenUnnamedParse | Self::HiddenClose(_)
+            Self::HiddenQuery
+                | Self::HiddenParse(_)
+                | Self::HiddenUnnamedParse(_)
+                | Self::HiddenClose(_)
+                | Self::HiddenUnnamedClose(_)
         )
+    }
+
+    /// Whether it changes what a name of the client's stands for.
+    const fn defines(&self) -> bool {
+        match self {
+            Self::Parse(_) | Self::UnnamedParse(_) | Self::LocalParse(_) | Self::LocalClose(_) => true,
+            Self::Query(before) => before.client.is_some(),
+            _ => false,
+        }
     }
 
     /// Whether an error in it makes the server skip to the next Sync.
     const fn is_extended(&self) -> bool {
         match self {
-            Self::Query | Self::FunctionCall | Self::Sync | Self::HiddenQuery => false,
+            Self::Query(_) | Self::FunctionCall | Self::Sync | Self::HiddenQuery | Self::CopyEnd => false,
             Self::Parse(_)
-            | Self::UnnamedParse { .. }
+            | Self::UnnamedParse(_)
             | Self::HiddenParse(_)
-            | Self::HiddenUnnamedParse
+            | Self::HiddenUnnamedParse(_)
             | Self::LocalParse(_)
             | Self::Bind
             | Self::Describe
             | Self::Execute
             | Self::Close
             | Self::LocalClose(_)
-            | Self::HiddenClose(_) => true,
+            | Self::HiddenClose(_)
+            | Self::HiddenUnnamedClose(_) => true,
         }
     }
 }
@@ -92,6 +116,10 @@ impl Owed {
 #[derive(Debug, Default)]
 pub struct Replies {
     owed: VecDeque<Owed>,
+    /// How many of them change what a name stands for.
+    definitions: usize,
+    /// How many of them end a batch of the extended protocol.
+    syncs: usize,
 }
 
 impl Replies {
@@ -107,21 +135,54 @@ impl Replies {
         self.owed.front()
     }
 
+    /// Whether a batch that changes names has ended and is not answered: what its names stand for is not known yet.
+    #[must_use]
+    pub const fn is_defining(&self) -> bool {
+        self.definitions > 0 && self.syncs > 0
+    }
+
+    /// Whether a batch has ended and is not answered.
+    #[must_use]
+    pub const fn has_sync(&self) -> bool {
+        self.syncs > 0
+    }
+
     /// Adds what a message that is being sent will bring.
     pub fn push(&mut self, owed: Owed) {
+        self.definitions += usize::from(owed.defines());
+        self.syncs += usize::from(matches!(owed, Owed::Sync));
         self.owed.push_back(owed);
     }
 
     /// Takes what has been answered in full.
     pub fn pop(&mut self) -> Option<Owed> {
-        self.owed.pop_front()
+        let owed = self.owed.pop_front();
+        if let Some(owed) = &owed {
+            self.uncount(owed);
+        }
+        while matches!(self.owed.front(), Some(Owed::CopyEnd)) {
+            self.owed.pop_front();
+        }
+        owed
     }
 
     /// Takes the next entry if it is one that we answer ourselves.
     pub fn pop_local(&mut self) -> Option<Owed> {
         match self.owed.front() {
-            Some(Owed::LocalParse(_) | Owed::LocalClose(_)) => self.owed.pop_front(),
+            Some(Owed::LocalParse(_) | Owed::LocalClose(_)) => self.pop(),
             _ => None,
+        }
+    }
+
+    fn uncount(&mut self, owed: &Owed) {
+        self.definitions -= usize::from(owed.defines());
+        self.syncs -= usize::from(matches!(owed, Owed::Sync));
+    }
+
+    /// Notes that the client has ended its COPY data, if anything is owed at all.
+    pub fn end_copy(&mut self) {
+        if !self.owed.is_empty() {
+            self.owed.push_back(Owed::CopyEnd);
         }
     }
 
@@ -134,17 +195,22 @@ impl Replies {
         }
         let sync = self.owed.iter().position(|owed| matches!(owed, Owed::Sync));
         let mut skipped: Vec<_> = self.owed.drain(..sync.unwrap_or(self.owed.len())).collect();
+        skipped.iter().for_each(|owed| self.uncount(owed));
         skipped.reverse();
         (skipped, if sync.is_some() { SkipsUntil::QueuedSync } else { SkipsUntil::NextSync })
     }
 
-    /// When a COPY IN begins inside an Execute, the server ignores the Syncs that directly follow: no answer comes.
-    pub fn forget_syncs_behind_copy(&mut self) {
+    /// A COPY IN begins: inside an Execute the server ignores the Syncs that directly follow, so that no answer comes.
+    /// Tells whether the client is still to end its data.
+    #[must_use]
+    pub fn begin_copy(&mut self) -> bool {
         if matches!(self.owed.front(), Some(Owed::Execute)) {
             while matches!(self.owed.get(1), Some(Owed::Sync)) {
                 self.owed.remove(1);
+                self.syncs -= 1;
             }
         }
+        !matches!(self.owed.get(1), Some(Owed::CopyEnd))
     }
 }
 
@@ -192,7 +258,7 @@ mod tests {
     #[test]
     fn an_error_in_a_simple_query_skips_nothing() {
         let mut replies = Replies::default();
-        replies.push(Owed::Query);
+        replies.push(Owed::Query(UnnamedBefore::default()));
         assert_eq!(replies.skip_to_sync().1, SkipsUntil::Nothing);
         assert!(!replies.is_empty());
     }
@@ -213,8 +279,33 @@ mod tests {
         for owed in [Owed::Execute, Owed::Sync, Owed::Sync, Owed::Bind] {
             replies.push(owed);
         }
-        replies.forget_syncs_behind_copy();
+        assert!(replies.begin_copy());
+        assert!(!replies.has_sync());
         replies.pop();
         assert!(matches!(replies.pop(), Some(Owed::Bind)));
+    }
+
+    #[test]
+    fn a_sync_behind_the_end_of_the_copy_data_is_answered() {
+        let mut replies = Replies::default();
+        replies.push(Owed::Execute);
+        replies.push(Owed::Sync);
+        replies.end_copy();
+        replies.push(Owed::Sync);
+        assert!(!replies.begin_copy(), "the data has ended already");
+        replies.pop();
+        assert!(matches!(replies.pop(), Some(Owed::Sync)));
+        assert!(replies.is_empty());
+    }
+
+    #[test]
+    fn a_batch_that_defines_is_waited_for_once_it_has_ended() {
+        let mut replies = Replies::default();
+        replies.push(Owed::Parse(definition()));
+        assert!(!replies.is_defining());
+        replies.push(Owed::Sync);
+        assert!(replies.is_defining());
+        replies.pop();
+        assert!(!replies.is_defining() && replies.has_sync());
     }
 }

@@ -8,7 +8,7 @@ use bytes::Buf as _;
 
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Statement, Statements, server_name};
-use crate::server::replies::Owed;
+use crate::server::replies::{Owed, UnnamedBefore};
 use crate::session::client::Client;
 use crate::session::request::{COLLECTED_MAX, RequestFault, client_header, is_streamable};
 use crate::transaction::TransactionStatus;
@@ -102,6 +102,9 @@ impl Walk<'_> {
             if header.kind == TERMINATE {
                 return Ok(Forwarded::Terminate);
             }
+            if must_wait(client, server, header.kind) {
+                break;
+            }
             forwarded = Forwarded::Something;
             if server.is_skipping && header.kind != SYNC {
                 // The server ignores everything to the next Sync, and so do we: nothing of it has an effect.
@@ -112,10 +115,17 @@ impl Walk<'_> {
             let message = rest.get(..header.total).unwrap_or(rest);
             client.streaming = header.total - message.len();
             self.at += message.len();
-            take(client, server, self.statements, message, header)?;
+            take(client, server, self.statements, message, header);
         }
         Ok(forwarded)
     }
+}
+
+/// Whether a message has to wait until earlier batches are answered, because what a name stands for depends on them:
+/// an error takes back what a batch defined. Pipelines that define nothing never wait.
+const fn must_wait(client: &Client, server: &ServerConnection, kind: u8) -> bool {
+    let defines = matches!(kind, PARSE | CLOSE) || (kind == QUERY && client.statements.has_unnamed());
+    server.replies.is_defining() || (defines && server.replies.has_sync())
 }
 
 /// Gives the connection this client's settings, where it has others, before its first message.
@@ -138,19 +148,33 @@ fn take(
     statements: &Statements,
     message: &[u8],
     header: Header,
-) -> Result<(), RequestFault> {
-    let malformed = RequestFault::Type(header.kind);
+) {
+    let understood = match header.kind {
+        PARSE => take_parse(client, server, statements, message),
+        BIND => take_bind(client, server, message, header),
+        DESCRIBE => take_describe(client, server, message),
+        CLOSE => take_close(client, server, message),
+        _ => {
+            take_plain(client, server, message, header);
+            return;
+        }
+    };
+    if understood.is_none() {
+        // The server judges a body that does not fit; it defines nothing and will not be answered as if it did.
+        pass(server, message, Some(Owed::Bind));
+    }
+    server.is_unsynced = true;
+}
+
+/// Takes a message that names no statement.
+fn take_plain(client: &mut Client, server: &mut ServerConnection, message: &[u8], header: Header) {
     match header.kind {
         QUERY => {
-            client.statements.forget_unnamed();
-            server.unnamed = None;
-            pass(server, message, Some(Owed::Query));
+            let client_before = client.statements.define_unnamed(None);
+            let before = UnnamedBefore { client: client_before, server: server.unnamed.take() };
+            pass(server, message, Some(Owed::Query(before)));
         }
         FUNCTION_CALL => pass(server, message, Some(Owed::FunctionCall)),
-        PARSE => take_parse(client, server, statements, message).ok_or(malformed)?,
-        BIND => take_bind(client, server, message, header).ok_or(malformed)?,
-        DESCRIBE => take_describe(client, server, message).ok_or(malformed)?,
-        CLOSE => take_close(client, server, message).ok_or(malformed)?,
         EXECUTE => pass(server, message, Some(Owed::Execute)),
         SYNC => {
             server.is_skipping = false;
@@ -158,20 +182,18 @@ fn take(
             // A server that is being sent COPY data ignores a Sync.
             let owed = (!server.is_copying_in).then_some(Owed::Sync);
             pass(server, message, owed);
-            return Ok(());
         }
         COPY_DONE | COPY_FAIL => {
             server.is_copying_in = false;
+            server.replies.end_copy();
             pass(server, message, None);
-            return Ok(());
         }
-        // CopyData, and Flush below.
+        // CopyData and Flush.
         _ => pass(server, message, None),
     }
-    if matches!(header.kind, PARSE | BIND | DESCRIBE | CLOSE | EXECUTE | FLUSH) {
+    if matches!(header.kind, EXECUTE | FLUSH) {
         server.is_unsynced = true;
     }
-    Ok(())
 }
 
 fn pass(server: &mut ServerConnection, message: &[u8], owed: Option<Owed>) {
@@ -190,9 +212,10 @@ fn take_parse(
     let parsed = parse(message)?;
     if parsed.name.is_empty() {
         let statement = statements.anonymous(parsed.definition);
-        server.unnamed = Some(statement.id);
-        let replaced = client.statements.define_unnamed(Some(statement));
-        pass(server, message, Some(Owed::UnnamedParse { replaced }));
+        let server_before = server.unnamed.replace(statement.id);
+        let client_before = client.statements.define_unnamed(Some(statement));
+        let before = UnnamedBefore { client: client_before, server: server_before };
+        pass(server, message, Some(Owed::UnnamedParse(before)));
         return Some(());
     }
     if let Some(existing) = client.statements.find(parsed.name).cloned() {
@@ -213,7 +236,7 @@ fn take_parse(
     if is_prepared {
         // In a failed transaction the server refuses most of what is parsed, which only it can judge.
         put_close_statement(server.outbox.bytes(), statement.name.as_bytes());
-        server.replies.push(Owed::HiddenClose(Some(statement.id)));
+        server.replies.push(Owed::HiddenClose(statement.id));
     } else {
         make_room(server, statement.id);
     }
@@ -293,7 +316,7 @@ fn prepare(server: &mut ServerConnection, statement: &Arc<Statement>) {
 fn make_room(server: &mut ServerConnection, id: u64) {
     if let Some(evicted) = server.prepared.insert(id) {
         put_close_statement(server.outbox.bytes(), server_name(evicted).as_bytes());
-        server.replies.push(Owed::HiddenClose(Some(evicted)));
+        server.replies.push(Owed::HiddenClose(evicted));
     }
 }
 
@@ -301,15 +324,16 @@ fn make_room(server: &mut ServerConnection, id: u64) {
 fn give_unnamed(server: &mut ServerConnection, statement: Option<&Arc<Statement>>) {
     match statement {
         Some(statement) if server.unnamed != Some(statement.id) => {
-            server.unnamed = Some(statement.id);
+            let before = server.unnamed.replace(statement.id);
             put_parse(server.outbox.bytes(), b"", &statement.definition);
-            server.replies.push(Owed::HiddenUnnamedParse);
+            server.replies.push(Owed::HiddenUnnamedParse(before));
         }
-        None if server.unnamed.is_some() => {
-            server.unnamed = None;
-            put_close_statement(server.outbox.bytes(), b"");
-            server.replies.push(Owed::HiddenClose(None));
+        None => {
+            if let Some(before) = server.unnamed.take() {
+                put_close_statement(server.outbox.bytes(), b"");
+                server.replies.push(Owed::HiddenUnnamedClose(before));
+            }
         }
-        Some(_) | None => {}
+        Some(_) => {}
     }
 }

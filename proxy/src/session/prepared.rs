@@ -36,9 +36,10 @@ impl ClientStatements {
         self.put(&definition.name, definition.replaced);
     }
 
-    /// Forgets the unnamed statement, as a simple query does.
-    pub fn forget_unnamed(&mut self) {
-        self.unnamed = None;
+    /// Whether there is an unnamed statement.
+    #[must_use]
+    pub const fn has_unnamed(&self) -> bool {
+        self.unnamed.is_some()
     }
 
     /// Forgets all, after `DISCARD ALL` or `DEALLOCATE ALL`. The unnamed statement survives the latter in PostgreSQL,

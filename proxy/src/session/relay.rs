@@ -138,7 +138,7 @@ fn take(
     match header.kind {
         PARSE_COMPLETE => match server.replies.pop() {
             Some(
-                Owed::Parse(_) | Owed::UnnamedParse { .. } | Owed::HiddenParse(_) | Owed::HiddenUnnamedParse,
+                Owed::Parse(_) | Owed::UnnamedParse(_) | Owed::HiddenParse(_) | Owed::HiddenUnnamedParse(_),
             ) => {}
             _ => return Err(out_of_step),
         },
@@ -147,7 +147,7 @@ fn take(
             _ => return Err(out_of_step),
         },
         CLOSE_COMPLETE => match server.replies.pop() {
-            Some(Owed::Close | Owed::HiddenClose(_)) => {}
+            Some(Owed::Close | Owed::HiddenClose(_) | Owed::HiddenUnnamedClose(_)) => {}
             _ => return Err(out_of_step),
         },
         ROW_DESCRIPTION | NO_DATA => {
@@ -164,8 +164,7 @@ fn take(
             }
         }
         COPY_IN_RESPONSE => {
-            server.is_copying_in = true;
-            server.replies.forget_syncs_behind_copy();
+            server.is_copying_in = server.replies.begin_copy();
         }
         PARAMETER_STATUS => note_parameter(server),
         NOTIFICATION_RESPONSE => return Ok(Fate::Pass),
@@ -185,7 +184,7 @@ fn take_ready(
     server.transaction = TransactionStatus::from_byte(status).ok_or(out_of_step)?;
     server.is_copying_in = false;
     match server.replies.pop() {
-        Some(Owed::Query | Owed::FunctionCall | Owed::Sync) => {
+        Some(Owed::Query(_) | Owed::FunctionCall | Owed::Sync) => {
             seen.queries += 1;
             seen.transactions += u64::from(server.transaction == TransactionStatus::Idle);
             Ok(())
@@ -237,7 +236,6 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
     if until == SkipsUntil::NextSync {
         server.is_skipping = true;
     }
-    let names = message.as_deref().and_then(|message| with_client_names(client, message));
     let skipped_count = skipped.len();
     for (index, owed) in skipped.into_iter().enumerate() {
         take_back(client, server, owed, index + 1 == skipped_count);
@@ -247,7 +245,8 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
         // connection is of no use to this client.
         seen.is_fatal = true;
     }
-    names.map_or(Fate::Pass, Fate::Replace)
+    let renamed = message.as_deref().and_then(|message| with_client_names(client, message));
+    renamed.map_or(Fate::Pass, Fate::Replace)
 }
 
 /// Takes back what a message that the server did not come to would have changed. `is_failed` is the one that failed.
@@ -261,26 +260,24 @@ fn take_back(client: &mut Client, server: &mut ServerConnection, owed: Owed, is_
             client.statements.undo(*definition);
         }
         // A Parse that failed has ended the unnamed statement before it; one that was skipped has not.
-        Owed::UnnamedParse { .. } if is_failed => {
+        Owed::UnnamedParse(_) if is_failed => {
             server.unnamed = None;
             client.statements.define_unnamed(None);
         }
-        Owed::UnnamedParse { replaced } => {
-            server.unnamed = replaced.as_ref().map(|statement| statement.id);
-            client.statements.define_unnamed(replaced);
+        Owed::UnnamedParse(before) | Owed::Query(before) => {
+            server.unnamed = before.server;
+            client.statements.define_unnamed(before.client);
         }
         Owed::LocalParse(definition) | Owed::LocalClose(definition) => client.statements.undo(*definition),
         Owed::HiddenParse(statement) => server.prepared.remove(statement.id),
-        Owed::HiddenUnnamedParse => server.unnamed = None,
-        Owed::HiddenClose(Some(id)) => {
-            server.prepared.insert(id);
-        }
-        Owed::HiddenClose(None)
-        | Owed::Bind
+        Owed::HiddenUnnamedParse(before) => server.unnamed = if is_failed { None } else { before },
+        Owed::HiddenUnnamedClose(before) => server.unnamed = Some(before),
+        Owed::HiddenClose(id) => server.prepared.restore(id),
+        Owed::Bind
         | Owed::Describe
         | Owed::Execute
         | Owed::Close
-        | Owed::Query
+        | Owed::CopyEnd
         | Owed::FunctionCall
         | Owed::Sync
         | Owed::HiddenQuery => {}
