@@ -25,7 +25,7 @@ clippy:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 unit: ## Tests that need no cluster
-	$(CARGO) test --locked
+	$(CARGO) test --locked --no-fail-fast
 
 shell:
 	shellcheck .ci/run .ci/test $$(find e2e charts -name "*.sh") e2e/cluster/kubectl e2e/cluster/images/postgres-entrypoint

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the stories (or those named) on the local cluster, one after the other, from inside its network namespace.
-# Each is a test binary of its own, so one that breaks does not hide the others.
+# Tells the stories (or those named) on the local cluster, one after the other, from inside its network namespace.
+# Each is a run of its own with a deadline, so one that hangs does not hide the others.
 set -euo pipefail
 source "$(dirname "$0")/cluster/settings.sh"
 
@@ -10,31 +10,29 @@ if [ ! -e "$NETNS" ] || [ ! -f "$KUBECONFIG_FILE" ]; then
 fi
 stories=("$@")
 if [ "${#stories[@]}" -eq 0 ]; then
-  # Installing comes first, while the definition is not there yet. The chart's tests need no cluster: make chart.
+  # Installing comes first, while the definition is not there yet.
   stories=(install)
-  for file in "$root"/e2e/tests/*.rs; do
+  for file in "$root"/e2e/tests/stories/*.rs; do
     name=$(basename "$file" .rs)
-    [ "$name" = install ] || [ "$name" = chart ] || stories+=("$name")
+    [ "$name" = install ] || stories+=("$name")
   done
 fi
 
 # Built outside the namespace, which leads nowhere.
 cd "$root"
-cargo test --locked -p pgrouting-e2e --no-run --message-format=json >"$STATE/tests.json"
-declare -A binaries
-while IFS=$'\t' read -r name path; do
-  binaries[$name]=$path
-done < <(jq -r 'select(.executable != null and .target.kind == ["test"]) | [.target.name, .executable] | @tsv' "$STATE/tests.json")
+cargo test --locked -p pgrouting-e2e --test stories --no-run --message-format=json >"$STATE/tests.json"
+program=$(jq -r 'select(.executable != null and .target.name == "stories") | .executable' "$STATE/tests.json")
 
 status=0
 for story in "${stories[@]}"; do
+  [ -f "e2e/tests/stories/$story.rs" ] || { say "no such story: $story" && exit 2; }
   echo "--- story: $story"
   log=$STATE/log/story-$story.log
   began=$SECONDS
   result=0
   PATH=$STATE/bin:$PATH KUBECONFIG=$KUBECONFIG_FILE AUDIT_LOG=$STATE/log/audit.json HELM_CACHE_HOME=$STATE/helm \
     nsenter --net="$NETNS" timeout --kill-after=10 "${STORY_TIMEOUT:-420}" \
-    "${binaries[$story]:?no such story: $story}" --test-threads=1 --nocapture 2>&1 | tee "$log" || result=1
+    "$program" --test-threads=1 --nocapture "$story::" 2>&1 | tee "$log" || result=1
   # A story that was killed has no result of its own.
   grep -q '^test result:' "$log" || echo "test result: FAILED. 0 passed; 1 failed; the story did not end"
   echo "--- story: $story: $([ "$result" -eq 0 ] && echo ok || echo FAILED), $((SECONDS - began)) s"

@@ -1,7 +1,5 @@
 //! Story: install the chart, apply the pool of the README, and run pgbench through its Service by name.
 
-#![expect(clippy::print_stdout, reason = "the story shows what a user sees")]
-
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;

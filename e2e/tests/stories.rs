@@ -1,0 +1,27 @@
+//! The stories, one file each, in one program: run.sh tells them one by one.
+#![expect(clippy::print_stdout, reason = "a story shows what a user sees, and its figures")]
+
+#[path = "stories/bad_edit.rs"]
+mod bad_edit;
+#[path = "stories/delete.rs"]
+mod delete;
+#[path = "stories/drift.rs"]
+mod drift;
+#[path = "stories/idle.rs"]
+mod idle;
+#[path = "stories/install.rs"]
+mod install;
+#[path = "stories/leader.rs"]
+mod leader;
+#[path = "stories/operator_gone.rs"]
+mod operator_gone;
+#[path = "stories/password.rs"]
+mod password;
+#[path = "stories/scale.rs"]
+mod scale;
+#[path = "stories/servers.rs"]
+mod servers;
+#[path = "stories/services.rs"]
+mod services;
+#[path = "stories/upgrade.rs"]
+mod upgrade;
