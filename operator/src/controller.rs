@@ -25,12 +25,14 @@ use crate::memory::Memories;
 use crate::names::{LABEL_INSTANCE, LABEL_MANAGED_BY, MANAGED_BY};
 use crate::resolve::{ResolveStores, uses_service};
 use crate::settings::WatchScope;
-use crate::watches::{WatchHealth, filled, watched};
+use crate::watches::{WatchHealth, watched};
 
 pub mod pass;
 
 /// How soon after the last of several changes a pass begins.
 const DEBOUNCE: Duration = Duration::from_millis(30);
+/// How soon to look again whether the caches are filled.
+const SYNC_PERIOD: Duration = Duration::from_millis(100);
 /// Pools that are worked on at once.
 const POOLS_AT_ONCE: u16 = 16;
 
@@ -41,6 +43,8 @@ struct Context {
     pools: Store<GuardedPool>,
     caches: Caches,
     memories: Memories,
+    /// How the names of this scope's watches end.
+    scope_suffix: String,
 }
 
 /// Runs the controller of one scope until `stop`; passes under way end first.
@@ -68,6 +72,7 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
         },
         memories: Memories::new(operator.metrics.clone()),
         pools: pools.clone(),
+        scope_suffix: watch.name(""),
         operator,
     });
     let forget = {
@@ -151,13 +156,9 @@ async fn reconcile(object: Arc<GuardedPool>, context: Arc<Context>) -> Result<Ac
         // Its objects go with it: they have it as owner.
         return Ok(Action::await_change());
     }
-    let Caches { owned, resolved } = &context.caches;
-    filled(&resolved.pods).await;
-    filled(&resolved.endpoint_slices).await;
-    filled(&owned.deployments).await;
-    filled(&owned.services).await;
-    filled(&owned.service_accounts).await;
-    filled(&owned.disruption_budgets).await;
+    if !context.operator.health.is_scope_synced(&context.scope_suffix) {
+        return Ok(Action::requeue(SYNC_PERIOD));
+    }
     let timer = context.operator.metrics.reconcile_duration_seconds.start_timer();
     let mut memory = context.memories.take(&object);
     let result = match &object.0 {

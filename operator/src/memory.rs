@@ -51,6 +51,8 @@ pub struct PoolMemory {
     uid: Option<String>,
     access: Option<(AdminCertificates, Epoch, ProxyAccess)>,
     unsettled_since: Option<Instant>,
+    /// Whether this pass changed the document.
+    has_changed: bool,
     /// When the document changed that not all pods have acknowledged yet.
     changed_at: Option<Instant>,
 }
@@ -58,7 +60,8 @@ pub struct PoolMemory {
 impl PoolMemory {
     /// A document has been rendered.
     pub fn rendered(&mut self, document: &Document, previous: Option<&ProxyConfig>) {
-        if previous != Some(&document.config) {
+        self.has_changed = previous != Some(&document.config);
+        if self.has_changed {
             self.changed_at = Some(Instant::now());
             self.unsettled_since = None;
         }
@@ -85,6 +88,11 @@ impl PoolMemory {
         Ok(Some(access))
     }
 
+    /// Whether this pass changed the document. Asked once, after it has been rendered.
+    pub fn has_just_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
     /// Takes in what the proxies said.
     pub fn learn(&mut self, observation: &Observation, answers: &[ProxyAnswer], metrics: &Metrics) {
         let silent = answers.iter().filter(|answer| matches!(answer.report, Err(ProxyError::Timeout)));
@@ -103,7 +111,7 @@ impl PoolMemory {
     pub fn next_look(&mut self, is_unsettled: bool) -> Duration {
         if !is_unsettled {
             self.unsettled_since = None;
-            return SETTLED_PERIOD;
+            return if self.silent.is_empty() { SETTLED_PERIOD } else { LONG_UNSETTLED_PERIOD };
         }
         let since = *self.unsettled_since.get_or_insert_with(Instant::now);
         if since.elapsed() < LONG_UNSETTLED { UNSETTLED_PERIOD } else { LONG_UNSETTLED_PERIOD }

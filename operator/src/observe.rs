@@ -20,7 +20,7 @@ use pgrouting_crds::status::{ServerRole, ServerState};
 
 use crate::desired::config_map::Document;
 use crate::names::{ADMIN_PORT, PoolNames};
-use crate::proxies::{ProxyAddress, ProxyAnswer};
+use crate::proxies::{Patience, ProxyAddress, ProxyAnswer};
 use crate::resolve::phase;
 
 /// A pod that does not answer may have just been started; after this it is a finding.
@@ -123,13 +123,17 @@ pub fn pods_of(store: &Store<Pod>, namespace: &str, pool: &str) -> Vec<Arc<Pod>>
 
 /// Where to ask the pods that have an address. Unready ones too: they need the document as well.
 #[must_use]
-pub fn addresses(pods: &[Arc<Pod>], silent: &BTreeSet<String>) -> Vec<ProxyAddress> {
+pub fn addresses(pods: &[Arc<Pod>], silent: &BTreeSet<String>, has_changed: bool) -> Vec<ProxyAddress> {
     pods.iter()
         .filter_map(|pod| {
             let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
             let pod = pod.name_any();
-            let was_silent = silent.contains(&pod);
-            Some(ProxyAddress { pod, ip, port: ADMIN_PORT, was_silent })
+            let patience = match (silent.contains(&pod), has_changed) {
+                (false, _) => Patience::Full,
+                (true, false) => Patience::Little,
+                (true, true) => Patience::Least,
+            };
+            Some(ProxyAddress { pod, ip, port: ADMIN_PORT, patience })
         })
         .collect()
 }
@@ -295,14 +299,24 @@ impl Observation {
     /// Whether something is still on its way, so that it is worth looking again soon.
     #[must_use]
     pub fn is_unsettled(&self, replicas_wanted: i32) -> bool {
-        let is_syncing = self.pods.iter().any(|pod| pod.sync != PodSync::Applied);
+        let is_syncing = self.pods.iter().any(|pod| match pod.sync {
+            PodSync::Starting | PodSync::Behind { .. } | PodSync::Refused { .. } => true,
+            // One that does not answer may be away for long.
+            PodSync::Applied | PodSync::Unreachable { .. } => false,
+        });
         let is_probing = self.reports > 0 && self.servers.iter().any(|server| !server.is_probed);
         let has_primary = self.servers.iter().any(|server| server.role == ServerRole::Primary);
         is_syncing
             || is_probing
             || !self.bad_credentials.is_empty()
             || (self.reports > 0 && !has_primary)
-            || self.ready_replicas != replicas_wanted
+            || (self.ready_replicas != replicas_wanted && !self.has_unreachable())
+    }
+
+    /// Whether some pod does not answer.
+    #[must_use]
+    pub fn has_unreachable(&self) -> bool {
+        self.pods.iter().any(|pod| matches!(pod.sync, PodSync::Unreachable { .. }))
     }
 
     /// Pods that run the document, and pods that should.

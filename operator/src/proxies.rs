@@ -31,6 +31,8 @@ const PODS_AT_ONCE: usize = 32;
 const POD_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a pod is waited for that did not answer the last time, so that a dead one delays no pass by much.
 const SILENT_POD_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long, when the document has just changed and the status should soon tell of the others.
+const SILENT_POD_TIMEOUT_AFTER_CHANGE: Duration = Duration::from_millis(100);
 /// The largest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -43,8 +45,30 @@ pub struct ProxyAddress {
     pub ip: IpAddr,
     /// The port of its admin API.
     pub port: u16,
-    /// Whether it did not answer the last time.
-    pub was_silent: bool,
+    /// How patient to be with it.
+    pub patience: Patience,
+}
+
+/// How patient to be with a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// It has answered before, or was never asked.
+    Full,
+    /// It did not answer the last time.
+    Little,
+    /// And others wait for a changed document to be told of.
+    Least,
+}
+
+impl Patience {
+    /// The longest wait, from connecting to the last answer.
+    const fn longest(self) -> Duration {
+        match self {
+            Self::Full => POD_TIMEOUT,
+            Self::Little => SILENT_POD_TIMEOUT,
+            Self::Least => SILENT_POD_TIMEOUT_AFTER_CHANGE,
+        }
+    }
 }
 
 /// What a pod said.
@@ -150,8 +174,7 @@ impl ProxyAccess {
     async fn converge_one(&self, pod: &ProxyAddress, document: &Document, metrics: &Metrics) -> ProxyAnswer {
         let mut push = None;
         let talk = self.talk(pod, document, metrics, &mut push);
-        let longest = if pod.was_silent { SILENT_POD_TIMEOUT } else { POD_TIMEOUT };
-        let report = match tokio::time::timeout(longest, talk).await {
+        let report = match tokio::time::timeout(pod.patience.longest(), talk).await {
             Ok(report) => report,
             Err(_) => Err(ProxyError::Timeout),
         };

@@ -237,10 +237,10 @@ fn servers(
             let mut backend_faults = refs.endpoints.faults.clone();
             let previous = refs.previous.as_ref().map_or(&[][..], |previous| &previous.servers[..]);
             let mut servers = endpoint_servers(refs, previous);
-            if servers.is_empty() && !previous.is_empty() {
-                servers = previous.to_vec();
+            if !backend_faults.is_empty() && keep_known(&mut servers, previous) {
                 backend_faults.push("the servers known before stay in use".to_owned());
-            } else if servers.is_empty() && backend_faults.is_empty() {
+            }
+            if servers.is_empty() && backend_faults.is_empty() {
                 backend_faults.push(
                     "no endpoint of the Services in spec.backends is ready: wait, or check the pods"
                         .to_owned(),
@@ -268,6 +268,22 @@ fn endpoint_servers(refs: &ResolvedRefs, previous: &[ServerConfig]) -> Vec<Serve
             zone: server.zone.clone(),
         })
         .collect()
+}
+
+/// Adds the servers known before, and tells whether there was any to add. A Service that is missing or empty must not
+/// take the primary out of a running pool; the proxies see for themselves which of them answer.
+fn keep_known(servers: &mut Vec<ServerConfig>, previous: &[ServerConfig]) -> bool {
+    let is_new = |known: &ServerConfig| {
+        let clashes = |server: &ServerConfig| {
+            server.name == known.name || (server.host == known.host && server.port == known.port)
+        };
+        !servers.iter().any(clashes)
+    };
+    let kept: Vec<_> = previous.iter().filter(|known| is_new(known)).cloned().collect();
+    let has_kept = !kept.is_empty();
+    servers.extend(kept);
+    servers.sort_by(|a, b| a.name.cmp(&b.name));
+    has_kept
 }
 
 /// What the users Secret holds, and what is wrong with the Secrets it is copied from.

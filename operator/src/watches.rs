@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -58,6 +57,16 @@ impl WatchHealth {
     pub fn is_synced(&self) -> bool {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         !watches.is_empty() && watches.values().all(|state| state.is_synced)
+    }
+
+    /// Whether all watches whose name ends like this have listed their objects once.
+    ///
+    /// Not asked of the caches themselves: of several that wait for one of kube's stores, only the last is woken.
+    #[must_use]
+    pub fn is_scope_synced(&self, suffix: &str) -> bool {
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scope = watches.iter().filter(|(name, _)| name.ends_with(suffix)).peekable();
+        scope.peek().is_some() && scope.all(|(_, state)| state.is_synced)
     }
 
     /// Writes the ages into the metrics.
@@ -156,12 +165,5 @@ impl<T> Stream for Driven<T> {
     }
 }
 
-/// Waits until a cache has been filled once.
-pub async fn filled<K>(store: &Store<K>)
-where
-    K: Resource + reflector::Lookup + Clone + 'static,
-    <K as reflector::Lookup>::DynamicType: Eq + Hash + Clone,
-{
-    // The writer lives as long as the process; if it is gone the process ends.
-    let _ = store.wait_until_ready().await;
-}
+#[cfg(test)]
+mod tests;

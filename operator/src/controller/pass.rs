@@ -128,7 +128,9 @@ pub async fn pass(
     // 5. Push it to the proxies that run another document, and hear what they say.
     let answers = match (memory.access(effect.admin.as_ref(), epoch)?, &effect.document) {
         (Some(access), Some(document)) => {
-            access.converge(&addresses(&pods, &memory.silent), document, &operator.metrics).await
+            let has_changed = memory.has_just_changed();
+            let proxies = addresses(&pods, &memory.silent, has_changed);
+            access.converge(&proxies, document, &operator.metrics).await
         }
         (None, _) | (_, None) => Vec::new(),
     };

@@ -104,7 +104,7 @@ async fn serve(certificates: &AdminCertificates, router: Router) -> ProxyAddress
 }
 
 fn address(pod: &str, port: u16) -> ProxyAddress {
-    ProxyAddress { pod: pod.into(), ip: Ipv4Addr::LOCALHOST.into(), port, was_silent: false }
+    ProxyAddress { pod: pod.into(), ip: Ipv4Addr::LOCALHOST.into(), port, patience: Patience::Full }
 }
 
 /// A port that takes connections and never says a word.
@@ -184,7 +184,7 @@ async fn dead_and_mute_pods_delay_nobody_else() {
 async fn pod_that_was_silent_is_waited_for_less() {
     let (certificates, metrics) = (certificates(), Metrics::new().unwrap());
     let (_listener, mute) = mute().await;
-    let pod = ProxyAddress { was_silent: true, ..mute };
+    let pod = ProxyAddress { patience: Patience::Little, ..mute };
     let began = tokio::time::Instant::now();
     let access = ProxyAccess::new(&certificates, 1).unwrap();
     let answers = access.converge(&[pod], &document(), &metrics).await;

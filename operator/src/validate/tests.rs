@@ -137,6 +137,19 @@ fn services_without_endpoints_leave_the_known_servers_in_use() {
 }
 
 #[test]
+fn empty_primary_service_does_not_take_the_primary_out() {
+    let pool = pool(SERVICES);
+    let mut refs = refs(&pool);
+    refs.endpoints.faults = vec!["Service pg-rw has no endpoints".into()];
+    // pg-1 has come back under another address.
+    refs.endpoints.servers = vec![endpoint("pg-1", "10.0.0.9", true)];
+    refs.previous = Some(previous(&[("pg-0", "10.0.0.5"), ("pg-1", "10.0.0.6")]));
+    let servers = validated(&pool, &refs).servers;
+    let seen: Vec<_> = servers.iter().map(|server| (server.name.as_str(), server.host.as_str())).collect();
+    assert_eq!(seen, [("pg-0", "10.0.0.5"), ("pg-1", "10.0.0.9")]);
+}
+
+#[test]
 fn services_without_endpoints_and_nothing_known_wait() {
     let pool = pool(SERVICES);
     let mut refs = refs(&pool);
