@@ -1,0 +1,16 @@
+//! The proxy on real PostgreSQL 15 servers, process against process.
+//!
+//! One primary, and a standby where a test asks for it, serve the whole run; each test has a database and a proxy of
+//! its own. Waits are for events and end by a limit that proves nothing. Numbers in names, as in `case_095_`, are those
+//! of the collection of public bug reports that the tests were taken from.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![expect(dead_code, reason = "tests to come use the rest of the support")]
+#![expect(unreachable_pub, reason = "modules of a test are private to it")]
+#![expect(clippy::disallowed_methods, reason = "clients here are threads, and they may block")]
+
+mod support;
+
+mod copy_as_postgres;
+mod errors_as_postgres;
+mod extended_as_postgres;
+mod simple_as_postgres;

@@ -1,0 +1,319 @@
+//! A blocking client that sends any bytes and gives back messages.
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Mutex;
+
+use pgrouting_proxy::auth::scram::{ClientExchange, Keys, MECHANISM, Salting};
+use pgrouting_proxy::wire::backend::{Authentication, authentication, backend_key, parameter_status};
+use pgrouting_proxy::wire::frame::header;
+use pgrouting_proxy::wire::frontend::{put_sasl_initial, put_sasl_response};
+use pgrouting_proxy::wire::startup::{CancelKey, put_cancel, put_startup};
+
+use super::PATIENCE;
+use super::message::{Answer, Message, message, notification, query};
+use super::server::password_of;
+
+/// What to log in with.
+#[derive(Debug, Clone)]
+pub struct Login {
+    /// Where, on 127.0.0.1.
+    pub port: u16,
+    /// The role.
+    pub user: String,
+    /// Its password.
+    pub password: String,
+    /// The database.
+    pub database: String,
+    /// Further parameters of the startup message.
+    pub parameters: Vec<(String, String)>,
+}
+
+impl Login {
+    /// A login with the role's usual password.
+    pub fn new(port: u16, user: &str, database: &str) -> Self {
+        Self {
+            port,
+            user: user.to_owned(),
+            password: password_of(user),
+            database: database.to_owned(),
+            parameters: Vec::new(),
+        }
+    }
+
+    /// The same with a further parameter.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.parameters.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The same with another password.
+    pub fn password(mut self, password: &str) -> Self {
+        password.clone_into(&mut self.password);
+        self
+    }
+
+    /// Logs in.
+    pub fn connect(&self) -> Client {
+        Client::connect(self).unwrap()
+    }
+
+    /// Tries to log in and gives the refusal's code; empty when the connection was closed without a word.
+    pub fn refused(&self) -> String {
+        Client::connect(self).unwrap_err().sqlstate()
+    }
+}
+
+/// Why there is no session: the server's error, or `None` when it closed without one.
+#[derive(Debug)]
+pub struct Refusal(pub Option<Message>);
+
+impl Refusal {
+    /// The code of the error.
+    pub fn sqlstate(&self) -> String {
+        self.0.as_ref().and_then(|message| message.field('C')).unwrap_or_default()
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    inbox: Vec<u8>,
+    /// What to cancel with.
+    pub key: CancelKey,
+    /// The parameters reported at the login, in order.
+    pub parameters: Vec<(String, String)>,
+    port: u16,
+}
+
+impl Client {
+    /// A connection that has said nothing yet.
+    pub fn open(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let key = CancelKey { process_id: 0, secret: vec![0; 4] };
+        Self { stream, inbox: Vec::new(), key, parameters: Vec::new(), port }
+    }
+
+    /// Logs in.
+    pub fn connect(login: &Login) -> Result<Self, Refusal> {
+        let mut client = Self::open(login.port);
+        let mut parameters = vec![("user", login.user.as_str()), ("database", login.database.as_str())];
+        parameters.extend(login.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let mut packet = Vec::new();
+        put_startup(&mut packet, &parameters);
+        client.send(&packet);
+        client.log_in(&login.password)?;
+        Ok(client)
+    }
+
+    /// Answers the server's questions to its first `ReadyForQuery`.
+    pub fn log_in(&mut self, password: &str) -> Result<(), Refusal> {
+        let (exchange, first) = ClientExchange::start(&std::array::from_fn::<u8, 18, _>(|_| rand::random()));
+        let mut exchange = Some(exchange);
+        loop {
+            let Some(message) = self.next() else { return Err(Refusal(None)) };
+            match message.kind() {
+                'R' => match authentication(&message.bytes).unwrap() {
+                    Authentication::Sasl(_) => {
+                        let mut out = Vec::new();
+                        put_sasl_initial(&mut out, MECHANISM, first.as_bytes());
+                        self.send(&out);
+                    }
+                    Authentication::SaslContinue(data) => {
+                        let challenge = exchange.take().unwrap().challenge(data).unwrap();
+                        let keys = derive(password, &challenge.salting);
+                        let mut out = Vec::new();
+                        put_sasl_response(&mut out, challenge.answer(&keys).as_bytes());
+                        self.send(&out);
+                    }
+                    _ => {}
+                },
+                'S' => {
+                    let (name, value) = parameter_status(&message.bytes).unwrap();
+                    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                    self.parameters.push((text(name), text(value)));
+                }
+                'K' => self.key = backend_key(&message.bytes).unwrap(),
+                'E' => {
+                    assert!(self.next().is_none(), "nothing comes after a refusal");
+                    return Err(Refusal(Some(message)));
+                }
+                'Z' => return Ok(()),
+                'N' | 'v' => {}
+                kind => panic!("unexpected {kind} at the login"),
+            }
+        }
+    }
+
+    /// Sends bytes. A peer that has gone is not an error here: it is read what it said.
+    pub fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Sends bytes; tells whether the peer took them all.
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// The next message; `None` at the end of the stream. Panics when nothing comes.
+    pub fn next(&mut self) -> Option<Message> {
+        self.try_next().unwrap_or_else(|error| panic!("no message came: {error}"))
+    }
+
+    /// The next message; `None` at the end of the stream, an error when nothing comes.
+    pub fn try_next(&mut self) -> std::io::Result<Option<Message>> {
+        let mut chunk = vec![0; 64 * 1024];
+        loop {
+            if let Some(header) = header(&self.inbox, 0x7fff_ffff).unwrap()
+                && self.inbox.len() >= header.total
+            {
+                let rest = self.inbox.split_off(header.total);
+                return Ok(Some(Message { bytes: std::mem::replace(&mut self.inbox, rest) }));
+            }
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.inbox.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits no longer than that for a message from now on.
+    pub fn set_patience(&self, patience: std::time::Duration) {
+        self.stream.set_read_timeout(Some(patience)).unwrap();
+    }
+
+    /// Reads messages until one of them, inclusive, is what is waited for.
+    pub fn read_until(&mut self, mut is_last: impl FnMut(&Message) -> bool) -> Answer {
+        let mut messages = Vec::new();
+        loop {
+            let Some(message) = self.next() else { panic!("the connection was closed after {messages:?}") };
+            let is_over = is_last(&message);
+            messages.push(message);
+            if is_over {
+                return Answer { messages };
+            }
+        }
+    }
+
+    /// Reads to the next `ReadyForQuery`.
+    pub fn ready(&mut self) -> Answer {
+        self.read_until(|message| message.kind() == 'Z')
+    }
+
+    /// Reads to the `count`th `ReadyForQuery` from here.
+    pub fn ready_times(&mut self, count: usize) -> Answer {
+        let mut left = count;
+        self.read_until(|message| {
+            left -= usize::from(message.kind() == 'Z');
+            left == 0
+        })
+    }
+
+    /// Reads to the first message of this type.
+    pub fn until(&mut self, kind: char) -> Answer {
+        self.read_until(|message| message.kind() == kind)
+    }
+
+    /// Reads what is left to the end of the stream.
+    pub fn rest(&mut self) -> Answer {
+        let mut messages = Vec::new();
+        while let Some(message) = self.next() {
+            messages.push(message);
+        }
+        Answer { messages }
+    }
+
+    /// Reads what is left and gives the code of the error that ended the connection; empty without one.
+    pub fn ended_with(&mut self) -> String {
+        self.rest().sqlstate().unwrap_or_default()
+    }
+
+    /// Sends bytes and reads to the next `ReadyForQuery`.
+    pub fn ask(&mut self, bytes: &[u8]) -> Answer {
+        self.send(bytes);
+        self.ready()
+    }
+
+    /// Runs a simple query, whatever comes of it.
+    pub fn try_query(&mut self, sql: &str) -> Answer {
+        self.ask(&query(sql))
+    }
+
+    /// Runs a simple query, which must succeed.
+    pub fn run(&mut self, sql: &str) -> Answer {
+        let answer = self.try_query(sql);
+        assert_eq!(answer.sqlstate(), None, "{sql}: {}", answer.error());
+        answer
+    }
+
+    /// The first value of each row of a query.
+    pub fn column(&mut self, sql: &str) -> Vec<String> {
+        self.run(sql).column()
+    }
+
+    /// The first value of a query's first row.
+    pub fn value(&mut self, sql: &str) -> Option<String> {
+        self.column(sql).into_iter().next()
+    }
+
+    /// The process of the server connection that it has at the moment.
+    pub fn backend(&mut self) -> String {
+        self.value("SELECT pg_backend_pid()").unwrap()
+    }
+
+    /// Waits for a notification; gives `channel payload`.
+    pub fn notified(&mut self) -> String {
+        notification(self.until('A').messages.last().unwrap())
+    }
+
+    /// Asks to cancel what it runs, over another connection, and waits until the request has been taken.
+    pub fn cancel(&self) {
+        self.cancel_with(&self.key);
+    }
+
+    /// The same with another key.
+    pub fn cancel_with(&self, key: &CancelKey) {
+        let mut packet = Vec::new();
+        put_cancel(&mut packet, key);
+        let mut other = Self::open(self.port);
+        other.send(&packet);
+        assert!(other.next().is_none(), "nothing answers a cancel request");
+    }
+
+    /// Says goodbye and closes.
+    pub fn leave(mut self) {
+        self.send(&message(b'X', |_| {}));
+    }
+
+    /// Closes its sending half without a word.
+    pub fn hang_up(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Whether it is at the end of the stream now, without waiting for anything to come.
+    pub fn is_quiet(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        self.inbox.is_empty() && peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+}
+
+/// Keys of a password. They are kept: deriving them takes long in a debug build.
+fn derive(password: &str, salting: &Salting) -> Keys {
+    static KNOWN: Mutex<Option<HashMap<(String, Salting), Keys>>> = Mutex::new(None);
+    let key = (password.to_owned(), salting.clone());
+    if let Some(keys) = KNOWN.lock().unwrap().get_or_insert_default().get(&key) {
+        return keys.clone();
+    }
+    let keys = Keys::derive(password, salting);
+    KNOWN.lock().unwrap().get_or_insert_default().insert(key, keys.clone());
+    keys
+}

@@ -1,0 +1,153 @@
+//! PostgreSQL servers for the tests: one primary for the whole run, one standby once a test asks for it.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::client::{Client, Login};
+use super::{free_port, poll};
+
+const BINARIES: &str = "/usr/lib/postgresql/15/bin";
+const SCRIPT: &str = include_str!("cluster.sh");
+
+/// The superuser's password, which `cluster.sh` sets.
+pub const POSTGRES_PASSWORD: &str = "postgres secret";
+
+/// Roles that every test may use. The password of each is its name and " secret". `probe` may read `pg_authid`.
+pub const ROLES: [&str; 4] = ["app", "app_b", "other", "probe"];
+
+/// A running server; it ends with the test process.
+#[derive(Debug)]
+pub struct Server {
+    /// Where it listens on 127.0.0.1.
+    pub port: u16,
+    /// Its directory, with its Unix socket.
+    directory: String,
+    /// Holds the pipe that keeps it running.
+    _watchdog: Child,
+}
+
+/// The primary of this run.
+pub fn primary() -> &'static Server {
+    static PRIMARY: OnceLock<Server> = OnceLock::new();
+    PRIMARY.get_or_init(|| {
+        let server = start(None);
+        let mut admin = Client::connect(&server.login()).unwrap();
+        for role in ROLES {
+            admin.run(&format!("CREATE ROLE {role} LOGIN PASSWORD '{}'", password_of(role)));
+        }
+        admin.run("GRANT SELECT ON pg_catalog.pg_authid TO probe; GRANT pg_monitor TO probe");
+        server
+    })
+}
+
+/// The standby of this run, which follows the primary.
+pub fn standby() -> &'static Server {
+    static STANDBY: OnceLock<Server> = OnceLock::new();
+    STANDBY.get_or_init(|| start(Some(primary())))
+}
+
+/// The password of one of [`ROLES`] or of `postgres`.
+pub fn password_of(role: &str) -> String {
+    format!("{role} secret")
+}
+
+impl Server {
+    /// A login as superuser.
+    pub fn login(&self) -> Login {
+        Login::new(self.port, "postgres", "postgres")
+    }
+
+    /// A connection as superuser to a database.
+    pub fn admin(&self, database: &str) -> Client {
+        Client::connect(&Login::new(self.port, "postgres", database)).unwrap()
+    }
+}
+
+/// A database of one test, owned by `app`; dropped with the test.
+#[derive(Debug)]
+pub struct Database {
+    /// Its name.
+    pub name: String,
+}
+
+impl Database {
+    /// A new, empty one.
+    pub fn create() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        primary().admin("postgres").run(&format!("CREATE DATABASE {name} OWNER app"));
+        Self { name }
+    }
+
+    /// A superuser's connection to it, past the proxy.
+    pub fn admin(&self) -> Client {
+        primary().admin(&self.name)
+    }
+
+    /// A connection of `app` to it, past the proxy.
+    pub fn direct(&self) -> Client {
+        Client::connect(&self.direct_login()).unwrap()
+    }
+
+    /// The login of such a connection.
+    pub fn direct_login(&self) -> Login {
+        Login::new(primary().port, "app", &self.name)
+    }
+
+    /// Server processes of clients, those of superusers' connections past the proxy left out.
+    pub fn backends(&self) -> Vec<String> {
+        self.admin().column(
+            "SELECT pid::text FROM pg_stat_activity WHERE datname = current_database() \
+             AND backend_type = 'client backend' AND usename <> 'postgres' ORDER BY pid",
+        )
+    }
+
+    /// Waits until a query has this one value.
+    pub fn await_value(&self, sql: &str, expected: &str) {
+        let mut admin = self.admin();
+        poll(&format!("{sql} to be {expected}"), || admin.value(sql).filter(|value| value == expected));
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if let Ok(mut admin) = Client::connect(&primary().login()) {
+            admin.try_query(&format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
+        }
+    }
+}
+
+fn start(primary: Option<&Server>) -> Server {
+    assert!(Path::new(BINARIES).is_dir(), "PostgreSQL 15 is needed in {BINARIES}");
+    let port = free_port();
+    // PostgreSQL refuses to run as root.
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let mut command = if is_root {
+        let mut command = Command::new("runuser");
+        command.args(["-u", "postgres", "--", "sh"]);
+        command
+    } else {
+        Command::new("sh")
+    };
+    command.args(["-c", SCRIPT, "cluster.sh", BINARIES, &port.to_string()]);
+    if let Some(primary) = primary {
+        command.args([&primary.directory, &primary.port.to_string()]);
+    }
+    let mut watchdog = command
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(watchdog.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let directory = line.trim_end().to_owned();
+    assert!(directory.starts_with('/'), "{directory}");
+    Server { port, directory, _watchdog: watchdog }
+}
