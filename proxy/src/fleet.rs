@@ -14,7 +14,7 @@ use tracing::info;
 use crate::auth::users::Credentials;
 use crate::config::ActiveConfig;
 use crate::monitor::{Monitor, Observation};
-use crate::pool::{PoolLimits, ServerPool};
+use crate::pool::server_pool::{PoolLimits, ServerPool};
 use crate::server::connect::Endpoint;
 use crate::server::connection::Identities;
 use crate::server::settings::Settings;

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::route::Access;
+use crate::session;
 use crate::session::context::{Context, Worker};
-use crate::session::startup;
 
 /// Connections that the system keeps for us until they are accepted.
 const BACKLOG: u32 = 4096;
@@ -78,7 +78,7 @@ pub async fn serve(mut accepted: mpsc::Receiver<Accepted>, context: Arc<Context>
     while let Some(Accepted { stream, access }) = accepted.recv().await {
         match TcpStream::from_std(stream) {
             Ok(stream) => {
-                sessions.spawn(startup::serve(stream, Arc::clone(&context), Arc::clone(&worker), access));
+                sessions.spawn(session::serve(stream, Arc::clone(&context), Arc::clone(&worker), access));
             }
             Err(error) => warn!(%error, "a client could not be served"),
         }

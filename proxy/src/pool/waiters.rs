@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
-use crate::pool::Grant;
 use crate::server::connection::WorkerId;
 
 /// How far from the front a client of the same thread may stand.
@@ -17,25 +16,31 @@ const LOOK_AHEAD: usize = 8;
 /// How often the client at the front may be passed over.
 const PASSED_OVER_MAX: u32 = 8;
 
-/// One client in line.
+/// One client in line; `G` is what it waits for.
 #[derive(Debug)]
-pub struct Waiter {
+pub struct Waiter<G> {
     /// The number of its identity.
     pub identity: u32,
     /// The thread that it runs on.
     pub worker: WorkerId,
     /// Where it takes what it is handed; closed when it has given up.
-    pub grant: oneshot::Sender<Grant>,
+    pub grant: oneshot::Sender<G>,
 }
 
 /// The line.
-#[derive(Debug, Default)]
-pub struct Waiters {
-    line: VecDeque<Waiter>,
+#[derive(Debug)]
+pub struct Waiters<G> {
+    line: VecDeque<Waiter<G>>,
     front_passed_over: u32,
 }
 
-impl Waiters {
+impl<G> Default for Waiters<G> {
+    fn default() -> Self {
+        Self { line: VecDeque::new(), front_passed_over: 0 }
+    }
+}
+
+impl<G> Waiters<G> {
     /// How many stand in line, those that have given up among them.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -49,12 +54,12 @@ impl Waiters {
     }
 
     /// Joins the line at its end.
-    pub fn push(&mut self, waiter: Waiter) {
+    pub fn push(&mut self, waiter: Waiter<G>) {
         self.line.push_back(waiter);
     }
 
     /// The next client for a connection whose home is this thread.
-    pub fn pop(&mut self, home: WorkerId) -> Option<Waiter> {
+    pub fn pop(&mut self, home: WorkerId) -> Option<Waiter<G>> {
         self.drop_gone();
         let near = self.line.iter().take(LOOK_AHEAD).position(|w| w.worker == home && !w.grant.is_closed());
         match near {
@@ -67,7 +72,7 @@ impl Waiters {
     }
 
     /// The client that has waited longest.
-    pub fn pop_first(&mut self) -> Option<Waiter> {
+    pub fn pop_first(&mut self) -> Option<Waiter<G>> {
         self.drop_gone();
         self.front_passed_over = 0;
         self.line.pop_front()
@@ -85,7 +90,7 @@ impl Waiters {
 mod tests {
     use super::*;
 
-    fn waiter(identity: u32, worker: u16) -> (Waiter, oneshot::Receiver<Grant>) {
+    fn waiter(identity: u32, worker: u16) -> (Waiter<()>, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         (Waiter { identity, worker: WorkerId(worker), grant }, granted)
     }
@@ -106,7 +111,7 @@ mod tests {
     fn a_client_of_the_same_thread_goes_first_but_the_front_is_not_starved() {
         let mut waiters = Waiters::default();
         let mut kept = Vec::new();
-        let mut push = |waiters: &mut Waiters, identity, worker| {
+        let mut push = |waiters: &mut Waiters<()>, identity, worker| {
             let (waiter, granted) = waiter(identity, worker);
             waiters.push(waiter);
             kept.push(granted);

@@ -83,6 +83,11 @@ impl Owed {
         )
     }
 
+    /// Whether its answer ends with `ReadyForQuery`, for a request of the client's.
+    const fn ends(&self) -> bool {
+        matches!(self, Self::Query(_) | Self::FunctionCall | Self::Sync)
+    }
+
     /// Whether it changes what a name of the client's stands for.
     const fn defines(&self) -> bool {
         match self {
@@ -118,8 +123,8 @@ pub struct Replies {
     owed: VecDeque<Owed>,
     /// How many of them change what a name stands for.
     definitions: usize,
-    /// How many of them end a batch of the extended protocol.
-    syncs: usize,
+    /// How many of them end a request.
+    ends: usize,
 }
 
 impl Replies {
@@ -135,22 +140,22 @@ impl Replies {
         self.owed.front()
     }
 
-    /// Whether a batch that changes names has ended and is not answered: what its names stand for is not known yet.
+    /// Whether a request that changes names has ended and is not answered: what its names stand for is not known yet.
     #[must_use]
     pub const fn is_defining(&self) -> bool {
-        self.definitions > 0 && self.syncs > 0
+        self.definitions > 0 && self.ends > 0
     }
 
-    /// Whether a batch has ended and is not answered.
+    /// Whether a request has ended and is not answered: whether the transaction failed is not known yet.
     #[must_use]
-    pub const fn has_sync(&self) -> bool {
-        self.syncs > 0
+    pub const fn is_unsure(&self) -> bool {
+        self.ends > 0
     }
 
     /// Adds what a message that is being sent will bring.
     pub fn push(&mut self, owed: Owed) {
         self.definitions += usize::from(owed.defines());
-        self.syncs += usize::from(matches!(owed, Owed::Sync));
+        self.ends += usize::from(owed.ends());
         self.owed.push_back(owed);
     }
 
@@ -176,7 +181,7 @@ impl Replies {
 
     fn uncount(&mut self, owed: &Owed) {
         self.definitions -= usize::from(owed.defines());
-        self.syncs -= usize::from(matches!(owed, Owed::Sync));
+        self.ends -= usize::from(owed.ends());
     }
 
     /// Notes that the client has ended its COPY data, if anything is owed at all.
@@ -207,7 +212,7 @@ impl Replies {
         if matches!(self.owed.front(), Some(Owed::Execute)) {
             while matches!(self.owed.get(1), Some(Owed::Sync)) {
                 self.owed.remove(1);
-                self.syncs -= 1;
+                self.ends -= 1;
             }
         }
         !matches!(self.owed.get(1), Some(Owed::CopyEnd))
@@ -280,7 +285,7 @@ mod tests {
             replies.push(owed);
         }
         assert!(replies.begin_copy());
-        assert!(!replies.has_sync());
+        assert!(!replies.is_unsure());
         replies.pop();
         assert!(matches!(replies.pop(), Some(Owed::Bind)));
     }
@@ -306,6 +311,6 @@ mod tests {
         replies.push(Owed::Sync);
         assert!(replies.is_defining());
         replies.pop();
-        assert!(!replies.is_defining() && replies.has_sync());
+        assert!(!replies.is_defining() && replies.is_unsure());
     }
 }

@@ -9,9 +9,8 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::error::{ClientError, ErrorKind};
-use crate::pool::lease::Lease;
+use crate::pool::server_pool::Lease;
 use crate::server::connection::Outbox;
-use crate::session::End;
 use crate::session::exchange::Stop;
 use crate::session::request::RequestFault;
 use crate::transaction::PinReason;
@@ -19,6 +18,19 @@ use crate::wire::sqlstate;
 
 /// The longest that a client may take to read its last message.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Why a session ends.
+#[derive(Debug)]
+pub enum End {
+    /// The client said goodbye or has gone: there is nobody to tell anything.
+    Left,
+    /// The client is told why.
+    Told(ClientError),
+    /// The client is passed what a server said, an ErrorResponse that ends the connection.
+    Refused(Vec<u8>),
+    /// The client has been told already.
+    Closed,
+}
 
 /// What a client is told when the proxy stops, as PostgreSQL does.
 #[must_use]

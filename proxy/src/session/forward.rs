@@ -121,11 +121,11 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a message has to wait until earlier batches are answered, because what a name stands for depends on them:
-/// an error takes back what a batch defined. Pipelines that define nothing never wait.
+/// Whether a message has to wait until earlier requests are answered, because what a name stands for, or whether it may
+/// be defined at all, depends on them. Pipelines that define nothing never wait.
 const fn must_wait(client: &Client, server: &ServerConnection, kind: u8) -> bool {
     let defines = matches!(kind, PARSE | CLOSE) || (kind == QUERY && client.statements.has_unnamed());
-    server.replies.is_defining() || (defines && server.replies.has_sync())
+    server.replies.is_defining() || (defines && server.replies.is_unsure())
 }
 
 /// Gives the connection this client's settings, where it has others, before its first message.

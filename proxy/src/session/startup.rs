@@ -12,15 +12,15 @@ use tracing::debug;
 use crate::auth::scram::mock_salting;
 use crate::auth::users::User;
 use crate::auth::verify::{ClientLogin, LoginFault, LoginStep};
-use crate::cancel::CancelOutcome;
+use crate::cancel::{CancelHandle, CancelOutcome};
 use crate::error::{ClientError, ErrorKind};
 use crate::route::Access;
 use crate::server::connect::ConnectError;
 use crate::server::connection::Parameters;
 use crate::session::client::Client;
 use crate::session::context::{Context, CountedClient, Worker};
-use crate::session::leasing::Refusal;
-use crate::session::{End, Session, end};
+use crate::session::end::{self, End};
+use crate::session::tenancy::{Refusal, Tenancy};
 use crate::wire::backend::{
     error_field, put_backend_key, put_error, put_negotiate, put_parameter_status, put_ready,
 };
@@ -37,8 +37,26 @@ const ENCRYPTION_REQUESTS_MAX: usize = 2;
 /// Protocol 3.0, the newest that is spoken.
 const PROTOCOL: i32 = 196_608;
 
-/// Serves one accepted socket to its end.
-pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>, access: Access) {
+/// A client that has proved who it is, before its greeting.
+#[derive(Debug)]
+pub struct Newcomer {
+    /// The client's end.
+    pub client: Client,
+    /// Its claim on the servers.
+    pub tenancy: Tenancy,
+    /// The key that it can cancel with.
+    pub cancel: CancelHandle,
+    /// Its place among the clients.
+    pub counted: CountedClient,
+}
+
+/// Brings an accepted socket through its login; `None` when nobody is to be served, who has been told why.
+pub async fn enter(
+    stream: TcpStream,
+    context: Arc<Context>,
+    worker: Arc<Worker>,
+    access: Access,
+) -> Option<Newcomer> {
     let view = context.fleet.view();
     let config = &view.active.config;
     let limit = config.pooling.client_login_timeout.get();
@@ -46,34 +64,41 @@ pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>
     let entered = tokio::select! {
         biased;
         entered = timeout(limit, entrance.enter(&context, &worker, config)) => entered,
-        () = worker.kill.cancelled() => return,
+        () = worker.kill.cancelled() => return None,
     };
-    match entered {
-        Ok(Ok((startup, counted))) => {
-            let session = Session::new(entrance, &startup, Arc::clone(&context), Arc::clone(&worker), access);
-            drop((view, context));
-            match session {
-                Ok(session) => Box::pin(session.run()).await,
-                Err(turned) => {
-                    let (entrance, error) = *turned;
-                    entrance.turn_away(error, &worker).await;
-                }
+    let told = match entered {
+        Ok(Ok((startup, counted))) => match context.settings.from_startup(&startup.parameters) {
+            Ok(settings) => {
+                let mut client = Client::new(entrance.stream, entrance.inbox, settings);
+                *client.outbox.bytes() = entrance.out;
+                let identity = context.identities.intern(&startup.user, &startup.database);
+                let cancel = context.cancels.register();
+                let tenancy = Tenancy::new(context, worker, identity, access);
+                return Some(Newcomer { client, tenancy, cancel, counted });
             }
-            drop(counted);
-        }
-        Ok(Err(None)) => {}
-        Ok(Err(Some(error))) => entrance.turn_away(error, &worker).await,
+            Err(fault) => Some(ClientError::fatal(
+                ErrorKind::Client,
+                sqlstate::FEATURE_NOT_SUPPORTED,
+                fault.to_string(),
+            )),
+        },
+        Ok(Err(turned)) => turned,
         Err(_) => {
             // PostgreSQL too closes without a word.
             worker.metrics.logins_failed.add_one();
             worker.metrics.count_error(ErrorKind::Limit);
+            None
         }
+    };
+    if let Some(error) = told {
+        entrance.turn_away(error, &worker).await;
     }
+    None
 }
 
 /// A socket whose client is not logged in yet.
 #[derive(Debug)]
-pub struct Entrance {
+struct Entrance {
     stream: TcpStream,
     inbox: BytesMut,
     out: Vec<u8>,
@@ -239,95 +264,66 @@ fn login_error(user: &str, fault: LoginFault) -> ClientError {
     }
 }
 
-impl Session {
-    /// A session of a client that has proved who it is.
-    fn new(
-        entrance: Entrance,
-        startup: &Startup,
-        context: Arc<Context>,
-        worker: Arc<Worker>,
-        access: Access,
-    ) -> Result<Self, Box<(Entrance, ClientError)>> {
-        let settings = match context.settings.from_startup(&startup.parameters) {
-            Ok(settings) => settings,
-            Err(fault) => {
-                let error =
-                    ClientError::fatal(ErrorKind::Client, sqlstate::FEATURE_NOT_SUPPORTED, fault.to_string());
-                return Err(Box::new((entrance, error)));
-            }
-        };
-        let mut client = Client::new(entrance.stream, entrance.inbox, settings);
-        *client.outbox.bytes() = entrance.out;
-        Ok(Self {
-            client,
-            views: context.fleet.subscribe(),
-            view: context.fleet.view(),
-            identity: context.identities.intern(&startup.user, &startup.database),
-            access,
-            cancel: context.cancels.register(),
-            kept: None,
-            context,
-            worker,
-        })
-    }
-
-    /// Tells the client what a server reports to a session like this. A server is asked unless one was a moment ago;
-    /// it may refuse, as for a database that does not exist.
-    pub(super) async fn greet(&mut self) -> Result<(), End> {
-        let key = (self.identity.id, self.client.settings.without_application_name());
-        let greeting = match self.context.greetings.find(&key) {
-            Some(greeting) => greeting,
-            None => {
-                let greeting = Arc::new(self.ask_for_greeting().await?);
-                self.context.greetings.keep(key, Arc::clone(&greeting));
-                greeting
-            }
-        };
-        let application_name = self.client.settings.value("application_name").unwrap_or_default();
-        let out = self.client.outbox.bytes();
-        for (name, value) in greeting.iter() {
-            let value = if name == b"application_name" { application_name.as_bytes() } else { value };
-            put_parameter_status(out, name, value);
+/// Tells the client what a server reports to a session like this. A server is asked unless one was a moment ago; it
+/// may refuse, as for a database that does not exist.
+///
+/// # Errors
+/// When there is no server, or it refuses.
+pub async fn greet(client: &mut Client, tenancy: &mut Tenancy, cancel: &CancelHandle) -> Result<(), End> {
+    let context = Arc::clone(&tenancy.context);
+    let key = (tenancy.identity.id, client.settings.without_application_name());
+    let greeting = match context.greetings.find(&key) {
+        Some(greeting) => greeting,
+        None => {
+            let greeting = Arc::new(Box::pin(ask_for_greeting(client, tenancy)).await?);
+            context.greetings.keep(key, Arc::clone(&greeting));
+            greeting
         }
-        put_backend_key(out, &self.cancel.key);
-        put_ready(out, b'I');
-        Ok(())
+    };
+    let application_name = client.settings.value("application_name").unwrap_or_default();
+    let out = client.outbox.bytes();
+    for (name, value) in greeting.iter() {
+        let value = if name == b"application_name" { application_name.as_bytes() } else { value };
+        put_parameter_status(out, name, value);
     }
+    put_backend_key(out, &cancel.key);
+    put_ready(out, b'I');
+    Ok(())
+}
 
-    async fn ask_for_greeting(&mut self) -> Result<Parameters, End> {
-        let leased = match self.lease_at_once() {
-            Ok(lease) => Ok(lease),
-            Err(asked) => self.lease_in_time(asked).await,
-        };
-        let mut lease = match leased {
-            Ok(lease) => lease,
-            Err(Refusal::Proxy(error)) => return Err(End::Told(error.into_fatal())),
-            Err(Refusal::Server(message)) => return Err(End::Refused(message)),
-        };
-        let change = lease.settings.change_to(&self.client.settings);
-        if !change.is_empty() {
-            match lease.run(&change).await {
-                Ok(_) => lease.settings = Arc::clone(&self.client.settings),
-                Err(ConnectError::Refused(message)) => {
-                    // The statements before the one that failed were rolled back with it.
-                    lease.give_back();
-                    return Err(End::Refused(as_fatal(&message)));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the server broke off at a login");
-                    let error = ClientError::fatal(
-                        ErrorKind::Server,
-                        sqlstate::CONNECTION_FAILURE,
-                        "the server closed the connection unexpectedly",
-                    );
-                    return Err(End::Told(error));
-                }
+async fn ask_for_greeting(client: &Client, tenancy: &mut Tenancy) -> Result<Parameters, End> {
+    let leased = match tenancy.lease_at_once(&client.settings) {
+        Ok(lease) => Ok(lease),
+        Err(asked) => tenancy.lease_in_time(&client.settings, asked).await,
+    };
+    let mut lease = match leased {
+        Ok(lease) => lease,
+        Err(Refusal::Proxy(error)) => return Err(End::Told(error.into_fatal())),
+        Err(Refusal::Server(message)) => return Err(End::Refused(message)),
+    };
+    let change = lease.settings.change_to(&client.settings);
+    if !change.is_empty() {
+        match lease.run(&change).await {
+            Ok(_) => lease.settings = Arc::clone(&client.settings),
+            Err(ConnectError::Refused(message)) => {
+                // The statements before the one that failed were rolled back with it.
+                lease.give_back();
+                return Err(End::Refused(as_fatal(&message)));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the server broke off at a login");
+                let error = ClientError::fatal(
+                    ErrorKind::Server,
+                    sqlstate::CONNECTION_FAILURE,
+                    "the server closed the connection unexpectedly",
+                );
+                return Err(End::Told(error));
             }
         }
-        let parameters = lease.parameters.clone();
-        lease.give_back();
-        Ok(parameters)
     }
+    let parameters = lease.parameters.clone();
+    lease.give_back();
+    Ok(parameters)
 }
 
 /// A server's error as PostgreSQL reports it while a session starts: FATAL.

@@ -1,18 +1,20 @@
-//! Gets a session a connection: chooses the server, takes, opens or waits for a connection, within one deadline.
+//! A session's claim on the servers: chooses one, and takes, opens or waits for a connection, within one deadline.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgrouting_contract::config::Traffic;
+use pgrouting_contract::config::{PoolingConfig, Traffic};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
-use crate::pool::lease::{Lease, Slot};
-use crate::pool::{Grant, Request, Taken};
+use crate::pool::server_pool::{Grant, Lease, Request, Slot, Taken};
 use crate::route::{Access, Route, route};
 use crate::server::connect::{ConnectError, Want, connect};
-use crate::session::Session;
+use crate::server::connection::Identity;
+use crate::server::settings::Settings;
+use crate::session::context::{Context, Worker};
 use crate::wire::backend::error_field;
 use crate::wire::sqlstate;
 
@@ -28,30 +30,77 @@ pub enum Refusal {
     Server(Vec<u8>),
 }
 
+/// Who a session is towards the servers, and what it knows of them.
+#[derive(Debug)]
+pub struct Tenancy {
+    /// What all sessions share.
+    pub context: Arc<Context>,
+    /// The thread that it runs on.
+    pub worker: Arc<Worker>,
+    /// Tells when the view changes.
+    views: watch::Receiver<Arc<View>>,
+    /// The latest view that the session has seen.
+    view: Arc<View>,
+    /// Role and database.
+    pub identity: Arc<Identity>,
+    /// Where its statements may run.
+    access: Access,
+}
+
 /// What a server's pool answered.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub struct Asked {
     view: Arc<View>,
     index: usize,
     taken: Taken,
 }
 
-impl Session {
+impl Tenancy {
+    /// The claim of a session that begins.
+    #[must_use]
+    pub fn new(context: Arc<Context>, worker: Arc<Worker>, identity: Arc<Identity>, access: Access) -> Self {
+        Self {
+            views: context.fleet.subscribe(),
+            view: context.fleet.view(),
+            context,
+            worker,
+            identity,
+            access,
+        }
+    }
+
+    /// The limits and waits of this moment.
+    #[must_use]
+    pub fn pooling(&self) -> &PoolingConfig {
+        &self.view.active.config.pooling
+    }
+
+    /// Takes the latest view; costs no lock while there is none.
+    pub fn look_at_view(&mut self) {
+        if self.views.has_changed().unwrap_or(false) {
+            self.view = Arc::clone(&self.views.borrow_and_update());
+        }
+    }
+
     /// The usual case: a connection is idle. Else gives what the server's pool answered, if there is a server.
-    pub(super) fn lease_at_once(&mut self) -> Result<Lease, Option<Asked>> {
-        match self.ask() {
+    pub fn lease_at_once(&mut self, settings: &Arc<Settings>) -> Result<Lease, Option<Asked>> {
+        match self.ask(settings) {
             Some(Asked { taken: Taken::Connection(lease), .. }) => self.fit(lease).ok_or(None),
             other => Err(other),
         }
     }
 
     /// Waits for a connection, or opens one. Dropped, it leaves its place in line.
-    pub(super) async fn lease_in_time(&mut self, asked: Option<Asked>) -> Result<Lease, Refusal> {
+    pub async fn lease_in_time(
+        &mut self,
+        settings: &Arc<Settings>,
+        asked: Option<Asked>,
+    ) -> Result<Lease, Refusal> {
         let metrics = Arc::clone(&self.worker.metrics);
         let began = Instant::now();
         metrics.clients_waiting.add_one();
         // Boxed, so that the rare wait does not make every session larger.
-        let leased = Box::pin(self.wait(began, asked)).await;
+        let leased = Box::pin(self.wait(settings, began, asked)).await;
         metrics.clients_waiting.take_one();
         metrics.waits.add_one();
         metrics.wait_micros.add(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
@@ -59,22 +108,27 @@ impl Session {
     }
 
     /// Asks the server of this moment for a connection; `None` where there is no such server.
-    fn ask(&mut self) -> Option<Asked> {
+    fn ask(&mut self, settings: &Arc<Settings>) -> Option<Asked> {
         self.look_at_view();
         let view = Arc::clone(&self.view);
         if view.active.config.pooling.traffic == Traffic::Paused {
             return None;
         }
         let Route::Server(index) = choose(&view, self.access) else { return None };
-        let taken = view.pools.get(index)?.take(self.wanted());
+        let taken = view.pools.get(index)?.take(self.wanted(settings));
         Some(Asked { view, index, taken })
     }
 
-    async fn wait(&mut self, began: Instant, first: Option<Asked>) -> Result<Lease, Refusal> {
+    async fn wait(
+        &mut self,
+        settings: &Arc<Settings>,
+        began: Instant,
+        first: Option<Asked>,
+    ) -> Result<Lease, Refusal> {
         let mut asked = first;
         let mut trouble = None;
         loop {
-            let Some(Asked { view, index, taken }) = asked.take().or_else(|| self.ask()) else {
+            let Some(Asked { view, index, taken }) = asked.take().or_else(|| self.ask(settings)) else {
                 self.await_server(began, &mut trouble).await?;
                 continue;
             };
@@ -198,8 +252,8 @@ impl Session {
         }
     }
 
-    fn wanted(&self) -> Request<'_> {
-        Request { identity: &self.identity, settings: &self.client.settings, worker: self.worker.id }
+    fn wanted<'a>(&'a self, settings: &'a Arc<Settings>) -> Request<'a> {
+        Request { identity: &self.identity, settings, worker: self.worker.id }
     }
 }
 

@@ -1,0 +1,433 @@
+//! The connections to one server, shared by all clients and threads, within one limit.
+//!
+//! Connections are kept by identity (role and database), the one used last on top. A client takes an idle one, opens
+//! a further one, or waits in line; a connection that is given back goes straight to whoever waits. When the limit is
+//! reached by connections of other identities, the one that was idle longest is closed for a new one.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::pool::waiters::{Waiter, Waiters};
+use crate::server::connect::Endpoint;
+use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::settings::Settings;
+
+/// Idle connections of one identity that are looked through for the best fit.
+const FIT_SEARCH_MAX: usize = 8;
+
+/// The limits of one pool; a new document may change them at any time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// The most connections.
+    pub connections_max: u32,
+    /// An idle connection is closed after that long.
+    pub idle_timeout: Duration,
+    /// The longest that opening one may take.
+    pub connect_timeout: Duration,
+    /// Settings that connections start with.
+    pub parameters: Vec<(String, String)>,
+}
+
+/// The connections to one server.
+#[derive(Debug)]
+pub struct ServerPool {
+    /// The server's name in the document.
+    pub name: String,
+    /// Where it is.
+    pub endpoint: Endpoint,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    limits: Arc<PoolLimits>,
+    idle: BTreeMap<u32, IdleStack>,
+    idle_count: u32,
+    /// Idle, leased and being opened.
+    open: u32,
+    waiters: Waiters<Grant>,
+    /// The server is not in the document any more: nothing that is given back is kept.
+    is_retired: bool,
+    /// Everything opened earlier is closed instead of being given out again.
+    fit_from: Instant,
+}
+
+/// Idle connections of one identity, the one used last on top. Boxed, since a connection moves often and is large.
+type IdleStack = Vec<Box<ServerConnection>>;
+
+/// How many connections there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolCounts {
+    /// Leased or being opened.
+    pub active: u32,
+    /// Waiting for a client.
+    pub idle: u32,
+    /// The limit.
+    pub max: u32,
+    /// Clients in line.
+    pub waiting: u32,
+}
+
+/// What a client asks a pool for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Role and database.
+    pub identity: &'a Arc<Identity>,
+    /// The settings that it needs; a connection that has them already is preferred.
+    pub settings: &'a Arc<Settings>,
+    /// The thread that it runs on.
+    pub worker: WorkerId,
+}
+
+/// What a client gets at once.
+#[derive(Debug)]
+pub enum Taken {
+    /// A connection; whether it is still fit has to be looked at.
+    Connection(Lease),
+    /// The right to open one.
+    Slot(Slot),
+    /// A place in line.
+    Queued(oneshot::Receiver<Grant>),
+}
+
+/// What whoever waits in line is handed.
+#[derive(Debug)]
+pub enum Grant {
+    /// A connection of its identity.
+    Connection(Lease),
+    /// The right to open one.
+    Slot(Slot),
+}
+
+impl ServerPool {
+    /// A pool without connections.
+    #[must_use]
+    pub fn new(name: String, endpoint: Endpoint, limits: PoolLimits) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            endpoint,
+            state: Mutex::new(State {
+                limits: Arc::new(limits),
+                idle: BTreeMap::new(),
+                idle_count: 0,
+                open: 0,
+                waiters: Waiters::default(),
+                is_retired: false,
+                fit_from: Instant::now(),
+            }),
+        })
+    }
+
+    /// The limits now.
+    #[must_use]
+    pub fn limits(&self) -> Arc<PoolLimits> {
+        Arc::clone(&self.lock().limits)
+    }
+
+    /// How many connections there are.
+    #[must_use]
+    pub fn counts(&self) -> PoolCounts {
+        let state = self.lock();
+        PoolCounts {
+            active: state.open - state.idle_count,
+            idle: state.idle_count,
+            max: state.limits.connections_max,
+            waiting: u32::try_from(state.waiters.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Takes an idle connection, or the right to open one, or a place in line.
+    pub fn take(self: &Arc<Self>, request: Request<'_>) -> Taken {
+        let mut state = self.lock();
+        if let Some(connection) = state.take_idle(request) {
+            return Taken::Connection(Lease::new(Arc::clone(self), connection));
+        }
+        if state.open < state.limits.connections_max && !state.is_retired {
+            state.open += 1;
+            return Taken::Slot(Slot::new(Arc::clone(self)));
+        }
+        if let Some(stranger) = state.take_longest_idle() {
+            drop(state);
+            stranger.close();
+            return Taken::Slot(Slot::new(Arc::clone(self)));
+        }
+        let (grant, granted) = oneshot::channel();
+        if state.is_retired {
+            // The sender is dropped: the client looks for another server.
+            return Taken::Queued(granted);
+        }
+        state.waiters.push(Waiter { identity: request.identity.id, worker: request.worker, grant });
+        Taken::Queued(granted)
+    }
+
+    /// Takes a connection back: hands it to whoever waits, keeps it, or closes it.
+    fn give_back(self: &Arc<Self>, mut connection: Box<ServerConnection>) {
+        let mut state = self.lock();
+        let is_kept = !state.is_retired
+            && state.open <= state.limits.connections_max
+            && connection.opened_at >= state.fit_from;
+        if !is_kept {
+            drop(state);
+            connection.close();
+            self.slot_freed();
+            return;
+        }
+        match state.waiters.pop(connection.home) {
+            None => {
+                connection.idle_since = Instant::now();
+                state.idle_count += 1;
+                state.idle.entry(connection.identity.id).or_default().push(connection);
+            }
+            Some(waiter) => {
+                drop(state);
+                if waiter.identity == connection.identity.id {
+                    let grant = Grant::Connection(Lease::new(Arc::clone(self), connection));
+                    // Whoever gave up in this moment hands it back, for the next in line.
+                    if let Err(Grant::Connection(lease)) = waiter.grant.send(grant) {
+                        lease.give_back();
+                    }
+                } else {
+                    connection.close();
+                    let _ = waiter.grant.send(Grant::Slot(Slot::new(Arc::clone(self))));
+                }
+            }
+        }
+    }
+
+    /// A connection is gone, or was never opened: its place goes to whoever waits.
+    fn slot_freed(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.open <= state.limits.connections_max
+            && let Some(waiter) = state.waiters.pop_first()
+        {
+            drop(state);
+            let _ = waiter.grant.send(Grant::Slot(Slot::new(Arc::clone(self))));
+            return;
+        }
+        state.open -= 1;
+    }
+
+    /// Takes new limits. Connections over a lower limit are closed when they are given back or idle; a higher limit
+    /// lets those in line go on at once.
+    pub fn set_limits(self: &Arc<Self>, limits: PoolLimits) {
+        let mut slots = Vec::new();
+        let mut closed = Vec::new();
+        {
+            let mut state = self.lock();
+            if limits.parameters != state.limits.parameters {
+                state.fit_from = Instant::now();
+                closed = state.take_all_idle();
+            }
+            state.limits = Arc::new(limits);
+            while state.open > state.limits.connections_max
+                && let Some(connection) = state.take_longest_idle()
+            {
+                state.open -= 1;
+                closed.push(connection);
+            }
+            while state.open < state.limits.connections_max
+                && let Some(waiter) = state.waiters.pop_first()
+            {
+                state.open += 1;
+                slots.push((waiter, Slot::new(Arc::clone(self))));
+            }
+        }
+        closed.into_iter().for_each(ServerConnection::close);
+        for (waiter, slot) in slots {
+            let _ = waiter.grant.send(Grant::Slot(slot));
+        }
+    }
+
+    /// The server is not in the document any more: idle connections are closed, the others when they are given back,
+    /// and those in line look elsewhere.
+    pub fn retire(&self) {
+        let (idle, waiters) = {
+            let mut state = self.lock();
+            state.is_retired = true;
+            (state.take_all_idle(), std::mem::take(&mut state.waiters))
+        };
+        drop(waiters);
+        idle.into_iter().for_each(ServerConnection::close);
+    }
+
+    /// The server changed its role: what is idle is closed, what is leased when it is given back.
+    pub fn recycle(&self) {
+        let idle = {
+            let mut state = self.lock();
+            state.fit_from = Instant::now();
+            state.take_all_idle()
+        };
+        idle.into_iter().for_each(ServerConnection::close);
+    }
+
+    /// Closes connections that have been idle for too long or that the server has closed.
+    pub fn sweep(&self, now: Instant) {
+        let closed = {
+            let mut state = self.lock();
+            let idle_timeout = state.limits.idle_timeout;
+            let mut closed = Vec::new();
+            for connections in state.idle.values_mut() {
+                let is_over = |c: &mut Box<ServerConnection>| {
+                    now.saturating_duration_since(c.idle_since) >= idle_timeout || !c.is_fit()
+                };
+                closed.extend(connections.extract_if(.., is_over));
+            }
+            state.idle.retain(|_, connections| !connections.is_empty());
+            let count = u32::try_from(closed.len()).unwrap_or(u32::MAX);
+            state.idle_count -= count;
+            state.open -= count;
+            closed
+        };
+        closed.into_iter().for_each(ServerConnection::close);
+    }
+
+    /// A panic while the lock was held cannot leave the counts half changed: nothing in between can panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The best idle connection of this identity: the latest used with the same settings on the same thread, else the
+    /// latest used.
+    fn take_idle(&mut self, request: Request<'_>) -> Option<Box<ServerConnection>> {
+        let connections = self.idle.get_mut(&request.identity.id)?;
+        let latest = connections.len().checked_sub(1)?;
+        let is_fit =
+            |c: &ServerConnection| c.home == request.worker && Arc::ptr_eq(&c.settings, request.settings);
+        let best = connections
+            .iter()
+            .enumerate()
+            .rev()
+            .take(FIT_SEARCH_MAX)
+            .find(|(_, connection)| is_fit(connection))
+            .map_or(latest, |(index, _)| index);
+        let connection = connections.remove(best);
+        self.idle_count -= 1;
+        Some(connection)
+    }
+
+    /// The connection that has been idle longest. It still counts as open.
+    fn take_longest_idle(&mut self) -> Option<Box<ServerConnection>> {
+        let identity = self
+            .idle
+            .iter()
+            .filter_map(|(identity, connections)| Some((connections.first()?.idle_since, *identity)))
+            .min()
+            .map(|(_, identity)| identity)?;
+        let connections = self.idle.get_mut(&identity)?;
+        let connection = connections.remove(0);
+        if connections.is_empty() {
+            self.idle.remove(&identity);
+        }
+        self.idle_count -= 1;
+        Some(connection)
+    }
+
+    /// All idle connections, which do not count as open any more.
+    fn take_all_idle(&mut self) -> IdleStack {
+        let idle: Vec<_> = std::mem::take(&mut self.idle).into_values().flatten().collect();
+        self.open -= self.idle_count;
+        self.idle_count = 0;
+        idle
+    }
+}
+
+/// A leased connection. Dropped, it is closed; a connection that is fit for others is given back.
+#[derive(Debug)]
+pub struct Lease {
+    pool: Arc<ServerPool>,
+    /// Always there until the lease ends.
+    connection: Option<Box<ServerConnection>>,
+}
+
+/// The right to open one connection. Dropped unused, it goes to whoever waits.
+#[derive(Debug)]
+pub struct Slot {
+    pool: Option<Arc<ServerPool>>,
+}
+
+impl Lease {
+    const fn new(pool: Arc<ServerPool>, connection: Box<ServerConnection>) -> Self {
+        Self { pool, connection: Some(connection) }
+    }
+
+    /// The pool that it belongs to.
+    #[must_use]
+    pub const fn pool(&self) -> &Arc<ServerPool> {
+        &self.pool
+    }
+
+    /// Gives the connection to the next client. It must be at rest: see [`ServerConnection::is_fit`].
+    pub fn give_back(mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.pool.give_back(connection);
+        }
+    }
+
+    /// Moves the connection to the calling thread.
+    ///
+    /// # Errors
+    /// When the system refuses; the connection is closed then.
+    pub fn rehome(mut self, worker: WorkerId) -> std::io::Result<Self> {
+        if let Some(connection) = self.connection.take() {
+            match connection.rehome(worker) {
+                Ok(connection) => self.connection = Some(connection),
+                Err(error) => {
+                    self.pool.slot_freed();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Deref for Lease {
+    type Target = ServerConnection;
+
+    fn deref(&self) -> &ServerConnection {
+        self.connection.as_ref().expect("a lease holds its connection until it ends")
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut ServerConnection {
+        self.connection.as_mut().expect("a lease holds its connection until it ends")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close();
+            self.pool.slot_freed();
+        }
+    }
+}
+
+impl Slot {
+    const fn new(pool: Arc<ServerPool>) -> Self {
+        Self { pool: Some(pool) }
+    }
+
+    /// The connection is open: the right becomes a lease.
+    #[must_use]
+    pub fn fill(mut self, connection: Box<ServerConnection>) -> Lease {
+        let pool = self.pool.take().expect("a slot holds its pool until it is filled");
+        Lease::new(pool, connection)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.slot_freed();
+        }
+    }
+}

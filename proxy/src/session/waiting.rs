@@ -1,0 +1,93 @@
+//! Between transactions: waits until the client has sent a whole request, and answers what needs no server.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use bytes::Buf as _;
+
+use crate::session::client::Client;
+use crate::session::end::{self, End};
+use crate::session::request::{Progress, RequestFault, client_header, progress};
+use crate::session::signals::Signals;
+use crate::wire::backend::put_ready;
+use crate::wire::frontend::{FLUSH, SYNC};
+
+/// Waits for a whole request. Cancel-safe: what has arrived stays in the inbox.
+///
+/// # Errors
+/// When the client leaves, has to leave, or sends what no client may send.
+pub async fn request(
+    client: &mut Client,
+    signals: &mut Signals<'_>,
+    message_bytes_max: usize,
+) -> Result<(), End> {
+    let shutdown = || Err(End::Told(end::shutdown()));
+    let mut scanned = 0;
+    poll_fn(|cx| {
+        loop {
+            match client.poll_send(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Left)),
+                Poll::Pending => return signals.poll_kill(cx).map(|()| shutdown()),
+            }
+            match next(client, &mut scanned, message_bytes_max) {
+                Ok(Next::Request) => return Poll::Ready(Ok(())),
+                Ok(Next::Terminate) => return Poll::Ready(Err(End::Left)),
+                Ok(Next::Answered) => continue,
+                Ok(Next::Read) => {}
+                Err(fault) => return Poll::Ready(Err(End::Told(end::fault(&fault)))),
+            }
+            match client.poll_read(cx) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(End::Left)),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => {
+                    client.rest();
+                    return signals.poll_drain(cx).map(|()| shutdown());
+                }
+            }
+        }
+    })
+    .await
+}
+
+/// What the front of the inbox asks for.
+enum Next {
+    /// A server.
+    Request,
+    /// Goodbye.
+    Terminate,
+    /// Nothing more: it has been answered or dropped.
+    Answered,
+    /// More bytes.
+    Read,
+}
+
+/// Looks at the front of the inbox; answers there what needs no server.
+fn next(client: &mut Client, scanned: &mut usize, message_bytes_max: usize) -> Result<Next, RequestFault> {
+    if client.discarding > 0 {
+        return Ok(if client.discard() { Next::Read } else { Next::Answered });
+    }
+    let Some(header) = client_header(&client.inbox, message_bytes_max)? else { return Ok(Next::Read) };
+    let is_there = client.inbox.len() >= header.total;
+    if *scanned == 0 && is_there && matches!(header.kind, SYNC | FLUSH) {
+        client.inbox.advance(header.total);
+        if header.kind == SYNC {
+            client.is_skipping = false;
+            put_ready(client.outbox.bytes(), b'I');
+        }
+        return Ok(Next::Answered);
+    }
+    if client.is_skipping {
+        client.discarding = header.total;
+        return Ok(Next::Answered);
+    }
+    Ok(match progress(&client.inbox, scanned, message_bytes_max)? {
+        Progress::Whole => Next::Request,
+        Progress::Partial(_) => Next::Read,
+        Progress::Terminate => Next::Terminate,
+        Progress::Meaningless(total) => {
+            client.discarding = total;
+            Next::Answered
+        }
+    })
+}
