@@ -30,7 +30,7 @@ for story in "${stories[@]}"; do
   log=$STATE/log/story-$story.log
   began=$SECONDS
   result=0
-  PATH=$STATE/bin:$PATH KUBECONFIG=$KUBECONFIG_FILE AUDIT_LOG=$STATE/log/audit.json HELM_CACHE_HOME=$STATE/helm \
+  RUST_BACKTRACE=0 PATH=$STATE/bin:$PATH KUBECONFIG=$KUBECONFIG_FILE AUDIT_LOG=$STATE/log/audit.json HELM_CACHE_HOME=$STATE/helm \
     nsenter --net="$NETNS" timeout --kill-after=10 "${STORY_TIMEOUT:-420}" \
     "$program" --test-threads=1 --nocapture "$story::" 2>&1 | tee "$log" || result=1
   # A story that was killed has no result of its own.

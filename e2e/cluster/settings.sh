@@ -32,6 +32,7 @@ else
   done
 fi
 CGROUP_OF_DAEMONS=$([ -d /sys/fs/cgroup/pids ] && echo /sys/fs/cgroup/pids || echo "${CGROUPS[0]}")/$CLUSTER_NAME/daemons
+CPU_CGROUP=$([ -d /sys/fs/cgroup/cpu ] && echo /sys/fs/cgroup/cpu || echo "${CGROUPS[0]}")/$CLUSTER_NAME
 
 say() { echo "cluster $CLUSTER_NAME: $*" >&2; }
 
