@@ -16,15 +16,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How long the Lease holds without being renewed.
-const LEASE_DURATION: Duration = Duration::from_secs(15);
+const LEASE_DURATION: Duration = Duration::from_secs(20);
 /// How often the leader renews it.
 const RENEW_PERIOD: Duration = Duration::from_secs(5);
 /// A leader that has not renewed it for this long stops, well before another may take it.
-const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+const RENEW_DEADLINE: Duration = Duration::from_secs(15);
 /// How often the others look.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
 /// The longest wait for the API server.
-const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The number of the leader, which only grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

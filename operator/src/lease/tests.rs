@@ -38,8 +38,8 @@ fn holder_renews_under_the_same_epoch() {
 #[test]
 fn others_wait_until_it_has_run_out_on_their_own_clock() {
     let held = take(None, "a", 0).unwrap();
-    assert_eq!(take(Some(&held), "b", 14), None);
-    let taken = take(Some(&held), "b", 15).unwrap();
+    assert_eq!(take(Some(&held), "b", 19), None);
+    let taken = take(Some(&held), "b", 20).unwrap();
     assert!(epoch_of(&taken) > epoch_of(&held));
 }
 
