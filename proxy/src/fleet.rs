@@ -186,7 +186,9 @@ impl Fleet {
                 member.state.timeline = timeline;
                 member.state.system_identifier = system_identifier;
             }
-            Observation::Refused(message) | Observation::Down(message) => member.state.message = message,
+            Observation::Unasked(message) | Observation::Refused(message) | Observation::Down(message) => {
+                member.state.message = message
+            }
         }
         if member.state == before {
             return;

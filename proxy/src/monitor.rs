@@ -38,6 +38,8 @@ pub enum Observation {
         /// The identity of its database cluster, where the monitor's role may ask.
         system_identifier: Option<u64>,
     },
+    /// Nobody could ask it: the monitor's user is not known yet.
+    Unasked(String),
     /// It is there, but would not let the monitor in: nothing new is known of it.
     Refused(String),
     /// It is not there, not yet, or no more.
@@ -50,6 +52,7 @@ impl Observation {
     pub const fn health(&self) -> Health {
         match self {
             Self::Answered { .. } | Self::Refused(_) => Health::Up,
+            Self::Unasked(_) => Health::Unknown,
             Self::Down(_) => Health::Down,
         }
     }
@@ -113,7 +116,7 @@ impl Monitor {
             Some(connection) => connection,
             None => {
                 let Some(user) = self.credentials.probe() else {
-                    return Ok(Observation::Refused("the monitor's user is not known".to_owned()));
+                    return Ok(Observation::Unasked("the monitor's user is not known".to_owned()));
                 };
                 connection.insert(self.connect(&user).await?)
             }

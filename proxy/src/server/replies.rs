@@ -88,10 +88,17 @@ impl Owed {
         matches!(self, Self::Query(_) | Self::FunctionCall | Self::Sync)
     }
 
-    /// Whether it changes what a name of the client's stands for.
+    /// Whether it changes what a name stands for, the client's or one of ours at the server.
     const fn defines(&self) -> bool {
         match self {
-            Self::Parse(_) | Self::UnnamedParse(_) | Self::LocalParse(_) | Self::LocalClose(_) => true,
+            Self::Parse(_)
+            | Self::UnnamedParse(_)
+            | Self::LocalParse(_)
+            | Self::LocalClose(_)
+            | Self::HiddenParse(_)
+            | Self::HiddenUnnamedParse(_)
+            | Self::HiddenClose(_)
+            | Self::HiddenUnnamedClose(_) => true,
             Self::Query(before) => before.client.is_some(),
             _ => false,
         }
@@ -150,6 +157,11 @@ impl Replies {
     #[must_use]
     pub const fn is_unsure(&self) -> bool {
         self.ends > 0
+    }
+
+    /// All that is owed, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Owed> {
+        self.owed.iter()
     }
 
     /// Adds what a message that is being sent will bring.

@@ -211,17 +211,34 @@ fn note_tag(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
         TagEffect::None => {}
         TagEffect::Pins(reason) => seen.pin = seen.pin.or(Some(reason)),
         TagEffect::DiscardsAll => {
-            server.prepared.clear();
-            client.statements.clear();
+            forget_statements(client, server);
             // The connection has the settings that it was opened with; this client's are given again with its next
             // request, as PostgreSQL would have gone back to those of its startup packet.
             server.settings = std::sync::Arc::clone(&server.opened_with);
             seen.pin = None;
             seen.is_unpinned = true;
         }
-        TagEffect::DeallocatesAll => {
-            server.prepared.clear();
-            client.statements.clear();
+        TagEffect::DeallocatesAll => forget_statements(client, server),
+    }
+}
+
+/// All prepared statements are gone, but for those that the server is still to come to.
+fn forget_statements(client: &mut Client, server: &mut ServerConnection) {
+    server.prepared.clear();
+    client.statements.clear();
+    for owed in server.replies.iter() {
+        match owed {
+            Owed::Parse(definition) => {
+                client.statements.define(&definition.name, definition.statement.clone());
+                if let Some(statement) = &definition.statement {
+                    server.prepared.restore(statement.id);
+                }
+            }
+            Owed::LocalParse(definition) | Owed::LocalClose(definition) => {
+                client.statements.define(&definition.name, definition.statement.clone());
+            }
+            Owed::HiddenParse(statement) => server.prepared.restore(statement.id),
+            _ => {}
         }
     }
 }

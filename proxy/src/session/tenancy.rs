@@ -171,14 +171,19 @@ impl Tenancy {
         let view = Arc::clone(&self.view);
         let pooling = &view.active.config.pooling;
         if pooling.traffic == Traffic::Paused {
-            return self.views.changed().await.map_err(|_| Refusal::Proxy(crate::session::end::shutdown()));
+            let changed = self.views.changed().await;
+            self.view = Arc::clone(&self.views.borrow_and_update());
+            return changed.map_err(|_| Refusal::Proxy(crate::session::end::shutdown()));
         }
         view.hurries.iter().for_each(|hurry| hurry.notify_one());
         let deadline = began + pooling.checkout_timeout.get();
-        timeout_at(deadline, self.views.changed())
-            .await
-            .map(|_| ())
-            .map_err(|_| trouble.take().unwrap_or_else(|| timed_out(&view, self.access)))
+        let changed = timeout_at(deadline, self.views.changed()).await;
+        // What was awaited counts as seen, so it has to be taken here.
+        self.view = Arc::clone(&self.views.borrow_and_update());
+        match changed {
+            Ok(_) => Ok(()),
+            Err(_) => Err(trouble.take().unwrap_or_else(|| timed_out(&view, self.access))),
+        }
     }
 
     /// The connection on this thread, if it is still good; else it is closed.
