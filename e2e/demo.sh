@@ -39,7 +39,7 @@ up() {
   kube label namespace "$namespace" --overwrite pod-security.kubernetes.io/enforce=restricted >/dev/null
   apply e2e/cluster/postgres.yaml
   apply e2e/demo/mirror.yaml
-  kube -n "$namespace" rollout status statefulset/pg --timeout=180s >/dev/null
+  kube -n "$namespace" wait statefulset/pg --for=jsonpath='{.status.readyReplicas}'=3 --timeout=180s >/dev/null
   sql <<'SQL'
 SELECT 'CREATE ROLE orders LOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'orders') \gexec
 ALTER ROLE orders PASSWORD 'orders-of-the-demo';

@@ -53,7 +53,8 @@ impl Postgres {
         let manifest = root().join("e2e/cluster/postgres.yaml");
         let manifest = manifest.to_str().context("a path of plain characters")?;
         cluster.kubectl(&["-n", NAMESPACE, "apply", "--server-side", "-f", manifest]).await?;
-        cluster.kubectl(&["-n", NAMESPACE, "rollout", "status", "statefulset/pg", "--timeout=120s"]).await?;
+        let ready = ["wait", "statefulset/pg", "--for=jsonpath={.status.readyReplicas}=3", "--timeout=120s"];
+        cluster.kubectl(&[&["-n", NAMESPACE], &ready[..]].concat()).await?;
 
         let secret = Api::<Secret>::namespaced(cluster.client.clone(), NAMESPACE).get("pg-superuser").await?;
         let password = secret.data.as_ref().and_then(|data| data.get("password")).context("no password")?;
