@@ -177,9 +177,10 @@ impl Session {
         if seen.is_unpinned && reason != Some(PinReason::SessionMode) {
             reason = None;
         }
+        let was_kept = reason.is_some();
         reason = reason.or(seen.pin).or_else(|| self.mode_pin());
         match stop {
-            Ok(Stop::AtRest) => self.rest(reason, lease),
+            Ok(Stop::AtRest) => self.rest(reason, was_kept, lease),
             Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
             Err(()) => {
                 if lease.is_at_rest() {
@@ -191,10 +192,10 @@ impl Session {
     }
 
     /// The transaction is over: the connection goes back, or stays.
-    fn rest(&mut self, reason: Option<PinReason>, lease: Lease) -> Result<(), End> {
+    fn rest(&mut self, reason: Option<PinReason>, was_kept: bool, lease: Lease) -> Result<(), End> {
         match reason {
             Some(reason) => {
-                if self.kept.is_none() {
+                if !was_kept {
                     self.tenancy.worker.metrics.count_pin(reason);
                 }
                 self.kept = Some((reason, lease));

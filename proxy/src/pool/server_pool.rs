@@ -177,9 +177,9 @@ impl ServerPool {
             self.slot_freed();
             return;
         }
+        connection.idle_since = Instant::now();
         match state.waiters.pop(connection.home) {
             None => {
-                connection.idle_since = Instant::now();
                 state.idle_count += 1;
                 state.idle.entry(connection.identity.id).or_default().push(connection);
             }

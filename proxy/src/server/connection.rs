@@ -2,12 +2,15 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::BytesMut;
+use socket2::SockRef;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -23,6 +26,10 @@ use crate::wire::startup::CancelKey;
 
 /// Bytes that one read from a server may bring.
 pub const READ_BYTES: usize = 16 * 1024;
+
+/// A connection that was idle for longer is asked of the system whether it still stands: a busy thread hears of its
+/// sockets late.
+const PEEK_AFTER: Duration = Duration::from_millis(20);
 
 /// The longest message that a server may send, header included.
 pub const SERVER_MESSAGE_MAX: usize = 0x7fff_ffff;
@@ -114,14 +121,19 @@ impl ServerConnection {
     }
 
     /// Whether it can serve the next client: it is at rest, and the server has not closed it or said anything. A
-    /// server says something to an idle connection when it ends it, so that is no longer fit either. Costs no system
-    /// call unless there is something to read.
+    /// server says something to an idle connection when it ends it, so that is no longer fit either. Costs a system
+    /// call only where something may have come that this process has not been told of yet.
     pub fn is_fit(&mut self) -> bool {
-        // A look only; where no readiness was reported it is not even a system call.
-        let is_silent = |stream: &TcpStream| {
-            stream.try_read(&mut [0; 1]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        if !self.is_at_rest() {
+            return false;
+        }
+        let silence = if self.idle_since.elapsed() < PEEK_AFTER {
+            // Where no readiness was reported this is not even a system call.
+            self.stream.try_read(&mut [0; 1])
+        } else {
+            SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit(); 1])
         };
-        self.is_at_rest() && is_silent(&self.stream)
+        silence.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Registers the socket with the calling thread's runtime.

@@ -187,13 +187,16 @@ impl Tenancy {
     }
 
     /// The connection on this thread, if it is still good; else it is closed.
-    fn fit(&self, lease: Lease) -> Option<Lease> {
-        let is_elsewhere = lease.home != self.worker.id;
-        if is_elsewhere {
-            self.worker.metrics.moves.add_one();
+    fn fit(&self, mut lease: Lease) -> Option<Lease> {
+        // Asked before it is moved: a socket that was just registered anew has nothing reported yet.
+        if !lease.is_fit() {
+            return None;
         }
-        let mut lease = lease.rehome(self.worker.id).ok()?;
-        lease.is_fit().then_some(lease)
+        if lease.home != self.worker.id {
+            self.worker.metrics.moves.add_one();
+            lease = lease.rehome(self.worker.id).ok()?;
+        }
+        Some(lease)
     }
 
     async fn open(&self, view: &View, index: usize, slot: Slot) -> Result<Lease, ConnectError> {
