@@ -3,7 +3,7 @@
 use crate::topology::Topology;
 
 /// Where a session's statements may run, by the port that its client came in at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
     /// As the stage says.
     Routed,

@@ -14,6 +14,7 @@ use crate::error::ErrorKind;
 use crate::fleet::Fleet;
 use crate::metrics::WorkerMetrics;
 use crate::roles::Roles;
+use crate::route::Access;
 use crate::server::connection::{Identities, Parameters, WorkerId};
 use crate::server::prepared::Statements;
 use crate::server::settings::SettingsRegistry;
@@ -155,8 +156,9 @@ pub struct Greetings {
     known: Mutex<HashMap<GreetingKey, (Instant, Arc<Parameters>)>>,
 }
 
-/// Identity and settings but for the application's name.
-type GreetingKey = (u32, Vec<(String, String)>);
+/// Identity, the port that the client came in at (a standby reports other values), and the settings but for the
+/// application's name.
+type GreetingKey = (u32, Access, Vec<(String, String)>);
 
 /// Greetings that are kept.
 const GREETINGS_MAX: usize = 1024;

@@ -271,7 +271,7 @@ fn login_error(user: &str, fault: LoginFault) -> ClientError {
 /// When there is no server, or it refuses.
 pub async fn greet(client: &mut Client, tenancy: &mut Tenancy, cancel: &CancelHandle) -> Result<(), End> {
     let context = Arc::clone(&tenancy.context);
-    let key = (tenancy.identity.id, client.settings.without_application_name());
+    let key = (tenancy.identity.id, tenancy.access, client.settings.without_application_name());
     let greeting = match context.greetings.find(&key) {
         Some(greeting) => greeting,
         None => {

@@ -44,7 +44,7 @@ pub struct Tenancy {
     /// Role and database.
     pub identity: Arc<Identity>,
     /// Where its statements may run.
-    access: Access,
+    pub access: Access,
 }
 
 /// What a server's pool answered.
