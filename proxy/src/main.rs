@@ -178,14 +178,16 @@ async fn stop(admin: &Admin, threads: Threads, drain_timeout: Duration) -> anyho
             let _ = thread.await;
         }
     });
-    tokio::select! {
-        () = &mut all_ended => {}
-        () = tokio::time::sleep_until(deadline) => {}
-        _ = again.recv() => {}
-    }
+    let have_all_left = tokio::select! {
+        () = &mut all_ended => true,
+        () = tokio::time::sleep_until(deadline) => false,
+        _ = again.recv() => false,
+    };
     kill.cancel();
-    // Sessions that are killed say goodbye, which takes them a second at most.
-    let _ = tokio::time::timeout(Duration::from_secs(2), all_ended).await;
+    if !have_all_left {
+        // Sessions that are killed say goodbye, which takes them a second at most.
+        let _ = tokio::time::timeout(Duration::from_secs(2), all_ended).await;
+    }
     info!("stopped");
     Ok(())
 }
