@@ -72,8 +72,8 @@ impl Postgres {
     }
 
     async fn wait_for_standbys(&self) -> Result<()> {
-        let primary = self.superuser().await?;
         until("both standbys stream", Duration::from_secs(60), || async {
+            let primary = self.superuser().await?;
             let query = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
             let count: i64 = primary.query_one(query, &[]).await?.get(0);
             Ok(if count == 2 { Look::Done(()) } else { Look::NotYet(format!("{count} stream")) })
