@@ -247,6 +247,10 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
     seen.errors += 1;
     let message = server.message_at(server.cleared).map(<[u8]>::to_vec);
     seen.is_fatal |= message.as_deref().is_some_and(backend::is_fatal);
+    let failed = match server.replies.front() {
+        Some(Owed::Parse(definition)) => Some(definition.name.clone()),
+        _ => None,
+    };
     let is_our_query = matches!(server.replies.front(), Some(Owed::HiddenQuery));
     let (skipped, until) = server.replies.skip_to_sync();
     server.is_copying_in = false;
@@ -262,7 +266,8 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
         // connection is of no use to this client.
         seen.is_fatal = true;
     }
-    let renamed = message.as_deref().and_then(|message| with_client_names(client, message));
+    let renamed =
+        message.as_deref().and_then(|message| with_client_names(client, message, failed.as_deref()));
     renamed.map_or(Fate::Pass, Fate::Replace)
 }
 
@@ -301,13 +306,14 @@ fn take_back(client: &mut Client, server: &mut ServerConnection, owed: Owed, is_
     }
 }
 
-/// The error with the client's names of statements in place of ours; `None` where none of ours is in it.
-fn with_client_names(client: &Client, message: &[u8]) -> Option<Vec<u8>> {
+/// The error with the client's name of a statement in place of ours; `None` where none of ours is in it. `failed` is
+/// the name that a failed Parse gave; a client may have several names for one text.
+fn with_client_names(client: &Client, message: &[u8], failed: Option<&[u8]>) -> Option<Vec<u8>> {
     let prefix = NAME_PREFIX.as_bytes();
     let at = message.windows(prefix.len()).position(|window| window == prefix)?;
     let digits = message.get(at + prefix.len()..)?.iter().take_while(|b| b.is_ascii_digit()).count();
     let ours = message.get(at..at + prefix.len() + digits)?;
-    let theirs = client.statements.client_name(std::str::from_utf8(ours).ok()?)?;
+    let theirs = failed.or_else(|| client.statements.client_name(std::str::from_utf8(ours).ok()?))?;
     let mut body = Vec::with_capacity(message.len());
     let mut rest = message.get(HEADER_LEN..)?;
     while let Some(at) = rest.windows(ours.len()).position(|window| window == ours) {
