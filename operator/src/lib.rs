@@ -8,6 +8,7 @@ pub mod events;
 #[cfg(test)]
 mod fixtures;
 pub mod health;
+pub mod installed;
 pub mod lease;
 pub mod memory;
 pub mod metrics;

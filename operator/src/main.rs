@@ -12,7 +12,7 @@ use pgrouting_operator::lease::{self, LeaseSettings};
 use pgrouting_operator::metrics::Metrics;
 use pgrouting_operator::settings::{LogFormat, Settings};
 use pgrouting_operator::watches::WatchHealth;
-use pgrouting_operator::{health, names};
+use pgrouting_operator::{health, installed, names};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -71,7 +71,10 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
     };
     let mut lease = tasks.spawn(lease::hold(lease_client, lease_settings, epoch_sender, stop_lease.clone()));
     let reporter = Reporter { controller: names::FIELD_MANAGER.to_owned(), instance: Some(identity) };
+    let (missing_sender, missing_parts) = watch::channel(Vec::new());
+    tasks.spawn(installed::compare(client.clone(), missing_sender, stop.clone()));
     let operator = Operator {
+        missing_parts,
         recorder: Recorder::new(client.clone(), reporter),
         client,
         proxy_image: settings.proxy_image.clone(),

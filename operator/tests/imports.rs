@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 29] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 30] = [
     ("names", &[], &[]),
     ("settings", &[], &[]),
     ("metrics", &[], &[]),
@@ -84,6 +84,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 29] = [
         &["names", "settings", "watches", "resolve", "apply", "memory", "controller/pass"],
         &["crds"],
     ),
+    ("installed", &["resolve"], &["crds"]),
     ("health", &["metrics", "watches"], &[]),
     ("fixtures", &["names", "resolve", "validate", "desired", "desired/config_map"], &["crds", "contract"]),
     ("lib", &[], &[]),

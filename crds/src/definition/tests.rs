@@ -93,3 +93,30 @@ spec:
     assert_eq!(pool.spec.proxy.replicas, 2);
     assert_eq!(pool.spec.backends.fixed.unwrap().servers[0].port, 5432);
 }
+
+#[test]
+fn older_definition_lacks_what_is_new_and_a_newer_one_lacks_nothing() {
+    let ours = definition().unwrap();
+    assert_eq!(missing_parts(&ours).unwrap(), [""; 0]);
+    let mut newer = ours.clone();
+    newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["mirror"] =
+        serde_json::json!({"type": "object"});
+    assert_eq!(missing_parts(&newer).unwrap(), [""; 0]);
+    let mut older = ours;
+    let spec =
+        &mut older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    spec["pooling"]["properties"].as_object_mut().unwrap().remove("serverIdleTimeout");
+    spec["pooling"]["properties"]["mode"]["enum"] = serde_json::json!(["Transaction"]);
+    let server =
+        &mut spec["backends"]["properties"]["static"]["properties"]["servers"]["items"]["properties"];
+    server.as_object_mut().unwrap().remove("zone");
+    assert_eq!(
+        missing_parts(&older).unwrap(),
+        [
+            "spec.backends.static.servers[].zone",
+            "spec.pooling.mode=Session",
+            "spec.pooling.serverIdleTimeout"
+        ]
+    );
+    assert_eq!(missing_parts(&serde_json::json!({})).unwrap(), ["version v1alpha1"]);
+}

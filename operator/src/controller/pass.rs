@@ -47,6 +47,8 @@ pub struct Operator {
     pub epoch: watch::Receiver<Option<Epoch>>,
     /// Whether the watches run.
     pub health: WatchHealth,
+    /// What the installed definition lacks.
+    pub missing_parts: watch::Receiver<Vec<String>>,
 }
 
 /// The caches that a pass reads.
@@ -113,6 +115,7 @@ pub async fn pass(
     memory: &mut PoolMemory,
     epoch: Epoch,
 ) -> Result<NextLook, PassError> {
+    memory.unreadable = None;
     let pods = pods_of(&caches.resolved.pods, &pool.namespace().unwrap_or_default(), &pool.name_any());
     // 1. What the spec points at (reads the API).
     let refs = resolve(&operator.client, &caches.resolved, pool, memory.foreign_generation).await;
@@ -138,6 +141,7 @@ pub async fn pass(
     let observation = observe(&pods, effect.deployment.as_ref(), &answers, effect.document.as_ref(), now);
     memory.learn(&observation, &answers, &operator.metrics);
     // 6. Say so (writes the status).
+    let missing_parts = operator.missing_parts.borrow().clone();
     let replicas_wanted = pool.spec.proxy.replicas;
     let found = Found {
         generation: pool.metadata.generation,
@@ -146,6 +150,7 @@ pub async fn pass(
         backend_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.backend_faults),
         credential_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.credential_faults),
         apply_faults: &effect.faults,
+        missing_parts: &missing_parts,
         observation: &observation,
         image: pool.spec.proxy.image.as_deref().unwrap_or(&operator.proxy_image),
         replicas_wanted,

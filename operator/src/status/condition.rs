@@ -46,6 +46,8 @@ pub enum Reason {
     NameConflict,
     /// The operator lacks a right.
     Forbidden,
+    /// The installed definition lacks what the operator acts on.
+    CrdOutdated,
     /// The operator has not come to it yet.
     Reconciling,
     /// Every proxy that answered took the document.
@@ -103,6 +105,7 @@ impl Reason {
             Self::InvalidSpec => "InvalidSpec",
             Self::NameConflict => "NameConflict",
             Self::Forbidden => "Forbidden",
+            Self::CrdOutdated => "CrdOutdated",
             Self::Reconciling => "Reconciling",
             Self::Accepted => "Accepted",
             Self::RejectedByProxy => "RejectedByProxy",

@@ -243,6 +243,15 @@ fn credentials_valid(found: &Found<'_>) -> Finding {
 fn stalled(found: &Found<'_>) -> Finding {
     match blocker(found) {
         Some((reason, message)) => Finding::new(ConditionType::Stalled, True, reason, message),
+        None if !found.missing_parts.is_empty() => {
+            let missing: Vec<_> = found.missing_parts.iter().map(String::as_str).collect();
+            let message = format!(
+                "the installed CustomResourceDefinition lacks {}: update it (helm upgrade, or kubectl apply \
+                 --server-side -f pgroutingpools.yaml), until then these have no effect",
+                listed(&missing)
+            );
+            Finding::new(ConditionType::Stalled, True, Reason::CrdOutdated, message)
+        }
         None => Finding::new(
             ConditionType::Stalled,
             False,

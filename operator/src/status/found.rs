@@ -20,6 +20,8 @@ pub struct Found<'a> {
     pub credential_faults: &'a [CredentialsFault],
     /// What was not applied.
     pub apply_faults: &'a [ApplyFault],
+    /// What the installed definition lacks of what this operator acts on.
+    pub missing_parts: &'a [String],
     /// What is known of pods and servers.
     pub observation: &'a Observation,
     /// The image that is asked for.

@@ -48,6 +48,7 @@ struct Case {
     backend_faults: Vec<String>,
     credential_faults: Vec<CredentialsFault>,
     apply_faults: Vec<ApplyFault>,
+    missing_parts: Vec<String>,
     observation: Observation,
     replicas_wanted: i32,
 }
@@ -60,6 +61,7 @@ impl Default for Case {
             backend_faults: Vec::new(),
             credential_faults: Vec::new(),
             apply_faults: Vec::new(),
+            missing_parts: Vec::new(),
             observation: well(),
             replicas_wanted: 2,
         }
@@ -75,6 +77,7 @@ impl Case {
             backend_faults: &self.backend_faults,
             credential_faults: &self.credential_faults,
             apply_faults: &self.apply_faults,
+            missing_parts: &self.missing_parts,
             observation: &self.observation,
             image: "i",
             replicas_wanted: self.replicas_wanted,
@@ -264,6 +267,16 @@ fn ready_says_the_first_thing_that_is_in_the_way() {
             assert_eq!(stalled.1, reason);
         }
     }
+}
+
+#[test]
+fn old_definition_is_told_and_takes_nothing_from_ready() {
+    let case = Case { missing_parts: vec!["spec.mirror".into()], ..Case::default() };
+    let status = case.status(None, 0);
+    assert_eq!(condition(&status, "Ready").0, ConditionStatus::True);
+    let (value, reason, message) = condition(&status, "Stalled");
+    assert_eq!((value, reason.as_str()), (ConditionStatus::True, "CrdOutdated"));
+    assert!(message.contains("lacks spec.mirror: update it"), "{message}");
 }
 
 #[test]
