@@ -38,6 +38,18 @@ remove_mounts() {
   done || true
 }
 
+# What the runtime keeps outside the state folder: runc's states, the shims' sockets, links to logs, results of CNI.
+remove_leftovers() {
+  local file
+  for file in /run/containerd/runc/k8s.io/*/state.json; do
+    ! grep -qs "$STATE/" "$file" || rm -rf "$(dirname "$file")"
+  done
+  find "$STATE/containerd/run" -name bootstrap.json -exec cat {} + 2>/dev/null |
+    grep -o '/run/containerd/s/[0-9a-f]*' | xargs -r rm -f || true
+  find /var/log/containers -lname "$STATE/*" -delete 2>/dev/null || true
+  rm -f "/var/lib/cni/results/pods-$CLUSTER_NAME-"*
+}
+
 remove_cgroups() {
   local parent
   for parent in "${CGROUPS[@]}" /sys/fs/cgroup/unified; do
@@ -52,6 +64,7 @@ for daemon in kubelet kube-proxy controller-manager scheduler apiserver; do
 done
 end_processes KILL 50 || say "some processes do not end: $(processes | xargs)"
 remove_mounts
+remove_leftovers
 network_down
 remove_cgroups
 rm -rf --one-file-system "$STATE"

@@ -103,7 +103,7 @@ base_image() { # prints the reference of the base in buildah's store
 }
 
 project_images() {
-  local programs=${PROGRAMS:-$root/target/release} base name binary archive
+  local programs=${PROGRAMS:-${CARGO_TARGET_DIR:-$root/target}/release} base name binary archive
   for name in proxy operator; do
     binary=$programs/pgrouting-$name
     [ -x "$binary" ] || { say "$binary is missing: run make build" && return 1; }

@@ -48,6 +48,7 @@ cgroups_up() {
 main() {
   local began=$SECONDS bin
   [ "$(id -u)" -eq 0 ] || { say "needs root: it makes a network namespace and mounts" && exit 1; }
+  "$here/install.sh"
   mkdir -p "$(dirname "$STATE")" "$CACHE"
   exec 9>"$STATE.lock"
   flock 9
