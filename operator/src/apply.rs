@@ -259,7 +259,17 @@ impl<'a> Applier<'a> {
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        match in_time(api.patch(&name, &params, &Patch::Apply(&body))).await {
+        let mut answer = in_time(api.patch(&name, &params, &Patch::Apply(&body))).await;
+        if live.is_some() && matches!(&answer, Err(CallError::Api(error)) if is_code(error, 422)) {
+            // A hand's entry in a list with keys can stand in the way of ours: a Service's port with the name of our
+            // port. A merge puts our lists in the place of the whole lists, and the apply then makes them our own.
+            let merge =
+                PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            if in_time(api.patch(&name, &merge, &Patch::Merge(&body))).await.is_ok() {
+                answer = in_time(api.patch(&name, &params, &Patch::Apply(&body))).await;
+            }
+        }
+        match answer {
             Ok(applied) => {
                 let seen = (sent, appearance(&applied));
                 // The cache may be behind, so an object that looks as it did after the last apply counts as the same.

@@ -225,6 +225,32 @@ async fn errors_are_told_apart_by_what_helps() {
 }
 
 #[tokio::test]
+async fn entry_of_a_hand_that_stands_in_the_way_is_replaced() {
+    let refused = Arc::new(Mutex::new(true));
+    let state = refused.clone();
+    let script = move |method: &Method, path: &str, body: &Value| {
+        let mut refused = state.lock().unwrap();
+        if method != Method::PATCH || !path.ends_with("/services/ledger") {
+            return store_all(method, path, body);
+        }
+        if *refused {
+            *refused = false;
+            return failure(422, "Invalid", "spec.ports[1].name: Duplicate value");
+        }
+        store_all(method, path, body)
+    };
+    let mut service = built(SMALL).services.remove(0);
+    service.metadata.uid = Some("uid-of-child".into());
+    let pool = pool(SMALL);
+    let mut memory = ApplyMemory::default();
+    let stores = stores(vec![service]);
+    let (applied, sent) = apply_with(Arc::new(script), &stores, &refs(&pool), &mut memory).await;
+    assert!(applied.faults.is_empty(), "{:?}", applied.faults);
+    assert_eq!(patched(&sent).iter().filter(|name| **name == "ledger").count(), 3);
+    assert!(!*refused.lock().unwrap());
+}
+
+#[tokio::test]
 async fn document_that_is_not_stored_is_not_pushed() {
     let script = |method: &Method, path: &str, body: &Value| {
         if method == Method::PATCH && path.contains("/configmaps/") {
