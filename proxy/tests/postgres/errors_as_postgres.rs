@@ -172,6 +172,23 @@ fn batches_behind_a_failed_one_in_the_same_write_count() {
             .synced(parse("", "SELECT 1"))
             .ask_times(2, [bind("", "none", &[]), query("SELECT 0"), sync(), run(""), sync()].concat())
             .synced(run("")),
+        Script::new("a transaction that fails in the same write")
+            .synced(parse("a", "SELECT 1"))
+            .ask_times(
+                5,
+                [
+                    query("BEGIN"),
+                    query("SELECT 1/0"),
+                    parse("b", "SELECT 1"),
+                    sync(),
+                    run("b"),
+                    sync(),
+                    query("ROLLBACK"),
+                ]
+                .concat(),
+            )
+            .synced(run("b"))
+            .synced(run("a")),
     ] {
         stage.check(&script);
     }
@@ -217,5 +234,25 @@ fn case_115_a_body_that_does_not_fit_is_an_error_like_any_other() {
             .query("SELECT 2")
             .synced(no_such_kind)
             .query("SELECT 3"),
+    );
+}
+
+#[test]
+fn case_091_a_failed_transaction_refuses_statements_that_are_known() {
+    let mut stage = Stage::new();
+    let text = "SELECT label FROM item WHERE id = 1";
+    stage.check(
+        &Script::new("failed transaction")
+            .placeless()
+            .synced(parse("a", text))
+            .query("BEGIN")
+            .query("SELECT 1/0")
+            .synced(parse("b", text))
+            .synced(run("a"))
+            .synced(close('S', "b"))
+            .synced(describe('S', "a"))
+            .synced(unnamed("ROLLBACK"))
+            .synced(run("a"))
+            .synced(run("b")),
     );
 }

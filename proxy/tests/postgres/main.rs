@@ -4,13 +4,26 @@
 //! its own. Waits are for events and end by a limit that proves nothing. Numbers in names, as in `case_095_`, are those
 //! of the collection of public bug reports that the tests were taken from.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-#![expect(dead_code, reason = "tests to come use the rest of the support")]
 #![expect(unreachable_pub, reason = "modules of a test are private to it")]
 #![expect(clippy::disallowed_methods, reason = "clients here are threads, and they may block")]
 
 mod support;
 
+mod auth;
+mod cancel;
+mod config;
 mod copy_as_postgres;
+mod drain;
+mod driver;
 mod errors_as_postgres;
 mod extended_as_postgres;
+mod large;
+mod loss;
+mod malformed;
+mod monitor;
+mod pinning;
+mod pooling;
+mod prepared;
+mod random_as_postgres;
+mod settings;
 mod simple_as_postgres;

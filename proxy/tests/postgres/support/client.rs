@@ -155,11 +155,6 @@ impl Client {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends bytes; tells whether the peer took them all.
-    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
-        self.stream.write_all(bytes).is_ok()
-    }
-
     /// The next message; `None` at the end of the stream. Panics when nothing comes.
     pub fn next(&mut self) -> Option<Message> {
         self.try_next().unwrap_or_else(|error| panic!("no message came: {error}"))
@@ -297,12 +292,47 @@ impl Client {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// Whether it is at the end of the stream now, without waiting for anything to come.
-    pub fn is_quiet(&self) -> bool {
-        self.stream.set_nonblocking(true).unwrap();
-        let peeked = self.stream.peek(&mut [0]);
-        self.stream.set_nonblocking(false).unwrap();
-        self.inbox.is_empty() && peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    /// Reads these bytes, which are no messages.
+    pub fn expect_bytes(&mut self, expected: &[u8]) {
+        let mut bytes = vec![0; expected.len()];
+        self.stream.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, expected);
+    }
+
+    /// The server's first SCRAM message, without the nonce that is new each time: salt and iterations.
+    pub fn first_salt(&mut self) -> String {
+        assert_eq!(self.next().unwrap().kind(), 'R');
+        let (_, first) = ClientExchange::start(b"some nonce");
+        let mut out = Vec::new();
+        put_sasl_initial(&mut out, MECHANISM, first.as_bytes());
+        self.send(&out);
+        let message = self.next().unwrap();
+        let Some(Authentication::SaslContinue(data)) = authentication(&message.bytes) else {
+            panic!("unexpected {message:?}")
+        };
+        String::from_utf8_lossy(data).split_once(",s=").unwrap().1.to_owned()
+    }
+
+    /// A second handle that can only send, for one thread, while this one reads.
+    pub fn split(&mut self) -> (Sender, &mut Self) {
+        (Sender(self.stream.try_clone().unwrap()), self)
+    }
+
+    /// Reads whatever comes to the end of the stream.
+    pub fn drain(&mut self) {
+        let mut chunk = [0; 4096];
+        while self.stream.read(&mut chunk).is_ok_and(|count| count > 0) {}
+    }
+}
+
+/// The sending half of a client.
+#[derive(Debug)]
+pub struct Sender(TcpStream);
+
+impl Sender {
+    /// Sends bytes.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
     }
 }
 

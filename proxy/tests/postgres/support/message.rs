@@ -247,11 +247,6 @@ impl Answer {
         self.of('E').next().and_then(|m| m.field('M')).unwrap_or_default()
     }
 
-    /// The codes of the notices.
-    pub fn notices(&self) -> Vec<String> {
-        self.of('N').filter_map(|m| m.field('C')).collect()
-    }
-
     /// Channel and payload of the notifications.
     pub fn notifications(&self) -> Vec<String> {
         self.of('A').map(notification).collect()

@@ -9,6 +9,7 @@ use pgrouting_contract::config::{
     AuthConfig, Generation, PoolMode, PoolingConfig, ProbeConfig, ProcessConfig, ProxyConfig, ServerConfig,
     UserConfig,
 };
+use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::report::ProxyReport;
 
 use super::client::{Client, Login};
@@ -53,7 +54,7 @@ pub fn document() -> ProxyConfig {
             users: USERS.iter().map(|name| user(name, &password_of(name))).collect(),
         },
         pooling: PoolingConfig { max_server_connections: 4, ..PoolingConfig::default() },
-        drain_timeout: pgrouting_contract::duration::DurationText::from_secs(20),
+        drain_timeout: DurationText::from_secs(20),
     }
 }
 

@@ -14,10 +14,7 @@ use super::{free_port, poll};
 const BINARIES: &str = "/usr/lib/postgresql/15/bin";
 const SCRIPT: &str = include_str!("cluster.sh");
 
-/// The superuser's password, which `cluster.sh` sets.
-pub const POSTGRES_PASSWORD: &str = "postgres secret";
-
-/// Roles that every test may use. The password of each is its name and " secret". `probe` may read `pg_authid`.
+/// Roles that every test may use. The password of each is its name and " secret", and so is that of `postgres`. `probe` may read `pg_authid`.
 pub const ROLES: [&str; 4] = ["app", "app_b", "other", "probe"];
 
 /// A running server; it ends with the test process.

@@ -1,0 +1,112 @@
+//! Rows, parameters and copies of many megabytes pass through, and the proxy does not hold them.
+
+use super::support::message::{bind_formatted, copy_data, copy_done, execute, parse, query, sync};
+use super::support::proxy::{Proxy, pool_of};
+use super::support::server::Database;
+
+const BYTES: usize = 20 * 1024 * 1024;
+
+/// What the proxy may grow by while such things pass, in KiB: buffers of a few connections, and what the allocator
+/// keeps of them; less than any of these things.
+const GROWTH_KIB: u64 = 19 * 1024;
+
+#[test]
+fn a_row_of_20_mib_is_passed_on() {
+    let (database, proxy) = pool();
+    let mut client = proxy.client(&database);
+    let before = proxy.resident_kib();
+    for _ in 0..2 {
+        let answer = client.run(&format!("SELECT repeat('y', {BYTES})"));
+        assert_eq!(answer.of('D').next().unwrap().bytes.len(), BYTES + 5 + 2 + 4);
+    }
+    assert_bounded(&proxy, before);
+    assert_eq!(client.column("SELECT 1"), ["1"]);
+}
+
+#[test]
+fn a_parameter_of_20_mib_is_passed_on() {
+    let (database, proxy) = pool();
+    let mut client = proxy.client(&database);
+    let before = proxy.resident_kib();
+    let value = vec![b'x'; BYTES];
+    for name in ["", "named"] {
+        let bind = bind_formatted("", name, &[1], &[Some(&value)], &[]);
+        let request = [parse(name, "SELECT octet_length($1::bytea)"), bind, execute("", 0), sync()].concat();
+        assert_eq!(client.ask(&request).column(), [BYTES.to_string()]);
+    }
+    assert_bounded(&proxy, before);
+    assert_eq!(client.column("SELECT 1"), ["1"]);
+}
+
+#[test]
+fn a_query_of_20_mib_is_passed_on() {
+    let (database, proxy) = pool();
+    let mut client = proxy.client(&database);
+    let before = proxy.resident_kib();
+    assert_eq!(client.column(&format!("SELECT length('{}')", "x".repeat(BYTES))), [BYTES.to_string()]);
+    assert_bounded(&proxy, before);
+}
+
+#[test]
+fn copies_of_20_mib_pass_both_ways() {
+    let (database, proxy) = pool();
+    let mut client = proxy.client(&database);
+    client.run("CREATE UNLOGGED TABLE wide(line text)");
+    let before = proxy.resident_kib();
+    let line = [vec![b'z'; 1023], b"\n".to_vec()].concat();
+    let piece = copy_data(&line.repeat(64));
+    client.send(&query("COPY wide FROM STDIN"));
+    client.until('G');
+    (0..BYTES / (64 * 1024)).for_each(|_| client.send(&piece));
+    assert_eq!(client.ask(&copy_done()).tags(), [format!("COPY {}", BYTES / 1024)]);
+    let out = client.run("COPY wide TO STDOUT");
+    assert_eq!(out.of('d').map(|message| message.body().len()).sum::<usize>(), BYTES);
+    assert_bounded(&proxy, before);
+}
+
+#[test]
+fn case_127_slow_readers_hold_nothing_in_the_proxy() {
+    let (database, proxy) = pool();
+    let mut clients: Vec<_> = (0..5).map(|_| proxy.client(&database)).collect();
+    clients.iter_mut().for_each(|client| drop(client.run("SELECT 1")));
+    let before = proxy.resident_kib();
+    for client in &mut clients {
+        client.send(&query(&format!("SELECT repeat('y', {BYTES})")));
+    }
+    // Each answer has begun to come and is not read: the first bytes are there.
+    clients.iter_mut().for_each(|client| drop(client.until('T')));
+    assert_bounded(&proxy, before);
+    for client in &mut clients {
+        assert_eq!(client.ready().types(), "DCZ");
+        assert_eq!(client.column("SELECT length(repeat('z', 1000000))"), ["1000000"]);
+    }
+    assert_bounded(&proxy, before);
+}
+
+#[test]
+fn a_client_that_sends_without_reading_blocks_nobody() {
+    let (database, proxy) = pool();
+    let [mut greedy, mut other] = [(); 2].map(|()| proxy.client(&database));
+    let before = proxy.resident_kib();
+    let requests = 2_000;
+    let request = query("SELECT repeat('q', 10000)");
+    let (mut writer, reader) = greedy.split();
+    std::thread::scope(|scope| {
+        scope.spawn(move || (0..requests).for_each(|_| writer.send(&request)));
+        for _ in 0..20 {
+            assert_eq!(other.column("SELECT 1"), ["1"]);
+        }
+        let answer = reader.ready_times(requests);
+        assert_eq!(answer.of('D').count(), requests);
+    });
+    assert_bounded(&proxy, before);
+}
+
+fn pool() -> (Database, Proxy) {
+    (Database::create(), Proxy::start(pool_of(6)))
+}
+
+fn assert_bounded(proxy: &Proxy, before: u64) {
+    let now = proxy.resident_kib();
+    assert!(now < before + GROWTH_KIB, "{before} KiB before, {now} KiB now");
+}

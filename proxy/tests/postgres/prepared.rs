@@ -1,0 +1,212 @@
+//! Prepared statements live with their client, whatever server connection it gets.
+
+use super::support::client::Client;
+use super::support::message::{
+    Answer, bind, close, describe, execute, parse, parse_typed, run, sync, unnamed,
+};
+use super::support::proxy::{Proxy, pool_of};
+use super::support::server::Database;
+
+/// Statements that a server connection keeps, from `server/prepared.rs`.
+const KEPT: usize = 500;
+
+#[test]
+fn case_063_a_statement_follows_its_client_to_other_connections() {
+    let (database, proxy) = parcels(2);
+    let [mut a, mut b, mut c] = [(); 3].map(|()| proxy.client(&database));
+    let by_id = |client: &mut Client, id| {
+        client.ask(&[bind("", "byid", &[Some(id)]), execute("", 0), sync()].concat())
+    };
+    let defined =
+        a.ask(&[parse_typed("byid", "SELECT label FROM parcel WHERE id = $1", &[23]), sync()].concat());
+    assert_eq!(defined.types(), "1Z");
+    b.run("BEGIN; SELECT 1");
+    let first = by_id(&mut a, "2");
+    c.run("BEGIN; SELECT 1");
+    b.run("COMMIT");
+    let second = by_id(&mut a, "3");
+    for (answer, label) in [(first, "p2"), (second, "p3")] {
+        assert_eq!((answer.types().as_str(), answer.column()), ("2DCZ", vec![label.to_owned()]));
+    }
+    assert_eq!(database.backends().len(), 2, "both connections were used");
+}
+
+#[test]
+fn case_064_a_name_belongs_to_its_client() {
+    let (database, proxy) = parcels(1);
+    let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
+    assert_eq!(synced(&mut a, parse("s0", "SELECT label FROM parcel WHERE id = 1")).types(), "1Z");
+    assert_eq!(synced(&mut b, parse("s0", "SELECT id + 100 FROM parcel WHERE id = 1")).types(), "1Z");
+    assert_eq!(synced(&mut a, run("s0")).column(), ["p1"]);
+    assert_eq!(synced(&mut b, run("s0")).column(), ["101"]);
+    assert_eq!(synced(&mut a, close('S', "s0")).types(), "3Z");
+    assert_eq!(synced(&mut b, run("s0")).column(), ["101"]);
+}
+
+#[test]
+fn case_068_a_description_alone_finds_the_statement_on_every_connection() {
+    let (database, proxy) = parcels(2);
+    let [mut a, mut b, mut c] = [(); 3].map(|()| proxy.client(&database));
+    synced(&mut a, parse_typed("meta", "SELECT id, label FROM parcel WHERE id > $1", &[23]));
+    b.run("BEGIN; SELECT 1");
+    let first = synced(&mut a, describe('S', "meta"));
+    c.run("BEGIN; SELECT 1");
+    b.run("COMMIT");
+    let second = synced(&mut a, describe('S', "meta"));
+    assert_eq!(first.types(), "tTZ");
+    assert_eq!(first, second);
+}
+
+#[test]
+fn case_072_deallocate_all_takes_effect_in_its_turn() {
+    let (database, proxy) = parcels(1);
+    let mut client = proxy.client(&database);
+    let keep = parse("keep", "SELECT label FROM parcel WHERE id = 4");
+    let answer = synced(&mut client, [unnamed("DEALLOCATE ALL"), keep].concat());
+    assert_eq!((answer.types().as_str(), answer.tags()), ("12C1Z", vec!["DEALLOCATE ALL".to_owned()]));
+    assert_eq!(synced(&mut client, run("keep")).column(), ["p4"]);
+}
+
+#[test]
+fn case_073_forgetting_all_statements_forgets_only_ones_own() {
+    let (database, proxy) = parcels(1);
+    let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
+    synced(&mut b, parse("his", "SELECT 'b'"));
+    for (sql, text) in [("DEALLOCATE ALL", "SELECT 'a'"), ("DISCARD ALL", "SELECT 'a2'")] {
+        synced(&mut a, parse("mine", text));
+        assert_eq!(a.run(sql).tags(), [sql]);
+        assert_eq!(synced(&mut b, run("his")).column(), ["b"]);
+        assert_eq!(synced(&mut a, run("mine")).sqlstate().as_deref(), Some("26000"));
+    }
+    assert_eq!(synced(&mut a, [parse("mine", "SELECT 'a3'"), run("mine")].concat()).column(), ["a3"]);
+}
+
+#[test]
+fn case_074_discard_all_is_refused_in_a_transaction() {
+    let (database, proxy) = parcels(1);
+    let mut client = proxy.client(&database);
+    synced(&mut client, parse("a", "SELECT 'still here'"));
+    client.run("BEGIN");
+    let refused = client.try_query("DISCARD ALL");
+    assert_eq!((refused.sqlstate().as_deref(), refused.status()), (Some("25001"), 'E'));
+    client.run("ROLLBACK");
+    assert_eq!(synced(&mut client, run("a")).column(), ["still here"]);
+}
+
+#[test]
+fn case_077_a_plan_that_changed_in_a_transaction_fails_it() {
+    let (database, proxy) = parcels(2);
+    let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
+    assert_eq!(synced(&mut a, [parse("all", "SELECT * FROM parcel"), run("all")].concat()).sqlstate(), None);
+    b.run("ALTER TABLE parcel ADD COLUMN w int");
+    a.run("BEGIN");
+    let failed = synced(&mut a, run("all"));
+    assert_eq!((failed.sqlstate().as_deref(), failed.status()), (Some("0A000"), 'E'));
+    assert_eq!(a.try_query("SELECT 1").sqlstate().as_deref(), Some("25P02"));
+    assert_eq!(a.run("ROLLBACK").status(), 'I');
+}
+
+#[test]
+fn case_080_constants_are_read_with_the_clients_own_date_style() {
+    let (database, proxy) = parcels(1);
+    let [mut a, mut b] =
+        ["ISO, MDY", "ISO, DMY"].map(|style| proxy.login(&database).with("DateStyle", style).connect());
+    let month = [parse("d", "SELECT extract(month FROM date '02/03/2024')::int"), run("d")].concat();
+    assert_eq!(synced(&mut a, &month).column(), ["2"]);
+    assert_eq!(synced(&mut b, &month).column(), ["3"]);
+    assert_eq!(synced(&mut a, run("d")).column(), ["2"]);
+    assert_eq!(synced(&mut b, run("d")).column(), ["3"]);
+}
+
+#[test]
+fn case_099_texts_of_megabytes_are_passed_on() {
+    let (database, proxy) = parcels(1);
+    let mut client = proxy.client(&database);
+    let filler = format!("/* {} */", "x".repeat(3_000_000));
+    assert_eq!(client.column(&format!("SELECT 1 {filler} + 1")), ["2"]);
+    let big = [
+        parse("big", &format!("SELECT $1::int4 {filler} + 1")),
+        bind("", "big", &[Some("4")]),
+        execute("", 0),
+    ];
+    assert_eq!(synced(&mut client, big.concat()).column(), ["5"]);
+    let numbers: Vec<_> = (1..=20_000).map(|n: u32| n.to_string()).collect();
+    let sql = format!("SELECT count(*) FROM generate_series(1, 10) n WHERE n IN ({})", numbers.join(","));
+    assert_eq!(client.column(&sql), ["10"]);
+}
+
+#[test]
+fn the_unnamed_statement_lasts_over_syncs_whoever_comes_between() {
+    let (database, proxy) = parcels(1);
+    let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
+    synced(&mut a, parse("", "SELECT label FROM parcel WHERE id = 3"));
+    for text in ["SELECT 'b1'", "SELECT 'b2'"] {
+        assert_eq!(synced(&mut b, unnamed(text)).sqlstate(), None);
+        assert_eq!(synced(&mut a, run("")).column(), ["p3"]);
+        assert_eq!(synced(&mut a, describe('S', "")).types(), "tTZ");
+    }
+    b.run("SELECT 1");
+    assert_eq!(synced(&mut a, run("")).column(), ["p3"], "another client's simple query does not count");
+    a.run("SELECT 1");
+    assert_eq!(synced(&mut a, run("")).sqlstate().as_deref(), Some("26000"), "one's own does");
+}
+
+#[test]
+fn a_client_without_an_unnamed_statement_never_gets_anothers() {
+    let (database, proxy) = parcels(1);
+    let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
+    synced(&mut a, parse("", "SELECT 'secret'"));
+    for request in [run(""), describe('S', "")] {
+        assert_eq!(synced(&mut b, request).sqlstate().as_deref(), Some("26000"));
+    }
+    assert_eq!(synced(&mut a, run("")).column(), ["secret"]);
+}
+
+#[test]
+fn more_statements_than_a_connection_keeps_all_work() {
+    let (database, proxy) = parcels(1);
+    let mut client = proxy.client(&database);
+    let count = KEPT + 60;
+    for first in (0..count).step_by(100) {
+        let last = count.min(first + 100);
+        let batch: Vec<_> =
+            (first..last).flat_map(|n| parse(&format!("s{n}"), &format!("SELECT {n}"))).collect();
+        assert_eq!(synced(&mut client, batch).sqlstate(), None);
+    }
+    for n in [0, 1, 59, 60, 61, count - 1, 0] {
+        assert_eq!(synced(&mut client, run(&format!("s{n}"))).column(), [n.to_string()]);
+    }
+    let all: Vec<_> = (0..count).flat_map(|n| run(&format!("s{n}"))).collect();
+    let answer = synced(&mut client, all);
+    assert_eq!(answer.column(), (0..count).map(|n| n.to_string()).collect::<Vec<_>>());
+    let held: usize = client.value("SELECT count(*) FROM pg_prepared_statements").unwrap().parse().unwrap();
+    assert!(held <= KEPT, "{held}");
+}
+
+#[test]
+fn equal_statements_of_many_clients_are_prepared_once() {
+    let (database, proxy) = parcels(1);
+    let mut clients = [(); 5].map(|()| proxy.client(&database));
+    for (number, client) in clients.iter_mut().enumerate() {
+        let name = format!("mine {number}");
+        assert_eq!(synced(client, [parse(&name, "SELECT 'same'"), run(&name)].concat()).column(), ["same"]);
+    }
+    let [client, ..] = &mut clients;
+    assert_eq!(
+        client.column("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%same%'"),
+        ["1"]
+    );
+}
+
+fn parcels(connections: u32) -> (Database, Proxy) {
+    let database = Database::create();
+    database.direct().run(
+        "CREATE TABLE parcel(id int PRIMARY KEY, label text); \
+         INSERT INTO parcel SELECT n, 'p' || n FROM generate_series(1, 6) n",
+    );
+    (database, Proxy::start(pool_of(connections)))
+}
+
+fn synced(client: &mut Client, messages: impl AsRef<[u8]>) -> Answer {
+    client.ask(&[messages.as_ref(), &sync()].concat())
+}
