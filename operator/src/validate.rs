@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource as _, ResourceExt as _};
-use pgrouting_contract::config::{ServerConfig, UserConfig};
+use pgrouting_contract::config::{AuthConfig, ServerConfig, UserConfig};
 use pgrouting_crds::spec::{
     AuthType, BackendsType, CredentialsSecret, DisruptionBudget, ImagePullPolicy, PgRoutingPool, PoolService,
     Pooling,
@@ -153,7 +153,7 @@ pub fn validate(
         return Err(InvalidSpec { fault: SpecFault::NoServers, reasons: backend_faults });
     }
     let (user_files, credential_faults) = user_files(refs);
-    let user = |reference: &CredentialsSecret| user_config(&file_stem(reference));
+    let (auth, probe_user) = logins(pool, refs, &user_files);
     Ok(ValidatedPool {
         name: pool.name_any(),
         namespace: pool.namespace().unwrap_or_default(),
@@ -161,14 +161,9 @@ pub fn validate(
         servers,
         backend_faults,
         probe_database: spec.backends.probe.database.clone(),
-        probe_user: spec.backends.probe.credentials_secret.as_ref().map(user),
+        probe_user,
         probe_timeout: spec.backends.probe.timeout.get(),
-        auth: match spec.auth.kind {
-            AuthType::Passthrough => ValidatedAuth::Passthrough,
-            AuthType::UserList => {
-                ValidatedAuth::UserList(spec.auth.users.iter().flatten().map(user).collect())
-            }
-        },
+        auth,
         user_files,
         credential_faults,
         pooling: spec.pooling.clone(),
@@ -288,8 +283,9 @@ fn keep_known(servers: &mut Vec<ServerConfig>, previous: &[ServerConfig]) -> boo
 
 /// What the users Secret holds, and what is wrong with the Secrets it is copied from.
 fn user_files(refs: &ResolvedRefs) -> (Vec<UserFiles>, Vec<CredentialsFault>) {
-    let mut files = Vec::new();
+    let mut files: Vec<UserFiles> = Vec::new();
     let mut faults = Vec::new();
+    let mut has_unknown = false;
     for (reference, found) in &refs.credentials {
         let stem = file_stem(reference);
         let credentials = match found {
@@ -299,9 +295,53 @@ fn user_files(refs: &ResolvedRefs) -> (Vec<UserFiles>, Vec<CredentialsFault>) {
                 last_good(refs, &stem)
             }
         };
-        files.extend(credentials.map(|credentials| UserFiles { stem, credentials }));
+        match credentials {
+            Some(credentials) => files.push(UserFiles { stem, credentials }),
+            None => has_unknown = true,
+        }
+    }
+    if has_unknown {
+        // The logins of before stay in use, and so must what they read.
+        let stored = refs.users.iter().filter_map(|secret| secret.data.as_ref()).flatten();
+        for stem in stored.filter_map(|(key, _)| key.strip_suffix(USERNAME_SUFFIX)) {
+            if !files.iter().any(|known| known.stem == stem)
+                && let Some(credentials) = last_good(refs, stem)
+            {
+                files.push(UserFiles { stem: stem.to_owned(), credentials });
+            }
+        }
     }
     (files, faults)
+}
+
+/// Who may log in, and who the monitor logs in as. While a Secret is named that nobody has ever seen, the logins of
+/// before stay as a whole, so that a mistyped name locks nobody out.
+fn logins(
+    pool: &PgRoutingPool,
+    refs: &ResolvedRefs,
+    user_files: &[UserFiles],
+) -> (ValidatedAuth, Option<UserConfig>) {
+    let is_known = |reference: &CredentialsSecret| {
+        let stem = file_stem(reference);
+        user_files.iter().any(|user| user.stem == stem)
+    };
+    if let Some(previous) = &refs.previous
+        && !refs.credentials.keys().all(is_known)
+    {
+        let auth = match &previous.auth {
+            AuthConfig::Passthrough {} => ValidatedAuth::Passthrough,
+            AuthConfig::UserList { users } => ValidatedAuth::UserList(users.clone()),
+        };
+        return (auth, previous.probe.user.clone());
+    }
+    let user = |reference: &CredentialsSecret| user_config(&file_stem(reference));
+    let auth = match pool.spec.auth.kind {
+        AuthType::Passthrough => ValidatedAuth::Passthrough,
+        AuthType::UserList => {
+            ValidatedAuth::UserList(pool.spec.auth.users.iter().flatten().map(user).collect())
+        }
+    };
+    (auth, pool.spec.backends.probe.credentials_secret.as_ref().map(user))
 }
 
 fn last_good(refs: &ResolvedRefs, stem: &str) -> Option<Credentials> {
@@ -324,10 +364,12 @@ fn file_stem(reference: &CredentialsSecret) -> String {
     format!("{readable}.{digest}")
 }
 
+const USERNAME_SUFFIX: &str = ".username";
+
 /// The key of a user's name in the users Secret.
 #[must_use]
 pub fn username_key(stem: &str) -> String {
-    format!("{stem}.username")
+    format!("{stem}{USERNAME_SUFFIX}")
 }
 
 /// The key of a user's password in the users Secret.

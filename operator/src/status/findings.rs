@@ -218,7 +218,11 @@ fn credentials_valid(found: &Found<'_>) -> Finding {
             CredentialsFault::Forbidden(_) => Reason::Forbidden,
         };
         let faults: Vec<_> = found.credential_faults.iter().map(ToString::to_string).collect();
-        return finding(False, reason, format!("{}; what they last held stays in use", faults.join("; ")));
+        return finding(
+            False,
+            reason,
+            format!("{}; until then the logins of before stay in use", faults.join("; ")),
+        );
     }
     let bad = |want: CredentialState| -> Vec<String> {
         let bad = found.observation.bad_credentials.iter().filter(|credential| credential.state == want);

@@ -112,6 +112,22 @@ fn missing_secret_keeps_what_it_last_held() {
 }
 
 #[test]
+fn secret_that_nobody_has_seen_leaves_all_logins_as_they_were() {
+    let before = built(SMALL);
+    let pool = pool(&SMALL.replace("{name: app}", "{name: typo}"));
+    let mut refs = refs(&pool);
+    let typo = CredentialsFault::SecretNotFound("typo".into());
+    refs.credentials.insert(secret_reference("typo"), Err(typo.clone()));
+    refs.previous = Some(before.document.config.clone());
+    refs.users = Some(before.users.clone());
+    let now = validated(&pool, &refs);
+    assert_eq!(now.credential_faults, [typo]);
+    let objects = crate::desired::desired(&now, &refs, 0, crate::fixtures::at(0)).unwrap();
+    assert_eq!(objects.document, before.document);
+    assert_eq!(objects.users.data, before.users.data);
+}
+
+#[test]
 fn new_server_enters_when_ready_and_known_one_stays_while_it_is_there() {
     let pool = pool(SERVICES);
     let mut refs = refs(&pool);
