@@ -55,7 +55,9 @@ struct Session {
 
 /// Serves one accepted socket to its end.
 pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>, access: Access) {
-    let Some(newcomer) = startup::enter(stream, context, worker, access).await else { return };
+    // Boxed, so that the login's memory is given back when it is over.
+    let entered = Box::pin(startup::enter(stream, context, worker, access)).await;
+    let Some(newcomer) = entered else { return };
     let Newcomer { client, tenancy, cancel, counted } = newcomer;
     Box::pin(Session { client, tenancy, cancel, kept: None }.run()).await;
     drop(counted);
