@@ -78,15 +78,20 @@ screen() {
 
 It goes on running. What to try next:
 
-  $k logs -f job/load                                # the load's figures, every two seconds
-  $k get pgrp orders -w                              # the pool's columns as they change
-  $k describe pgrp orders                            # conditions and events
-  $k scale pgrp orders --replicas=4                  # more proxies
+  # the load's figures, every two seconds
+  $k logs -f job/load
+  # more proxies, and the pool's columns as they change
+  $k scale pgrp orders --replicas=4 && $k get pgrp orders -w
+  # conditions and events
+  $k describe pgrp orders
+  # a server less: every proxy acknowledges it, no connection is broken
   $k patch pgrp orders --type=merge -p '{"spec":{"backends":{"static":{"servers":[{"name":"a","host":"pg-0.pg"},{"name":"b","host":"pg-1.pg"}]}}}}'
-                                                     # a server less, no connection broken
-  $k delete deployment orders-proxy                  # it comes back
-  $k exec -it pg-0 -- psql -h orders-readonly -U orders   # a session on a replica; password orders-of-the-demo
-  make demo-down                                     # end
+  # it comes back
+  $k delete deployment orders-proxy
+  # a session on a replica; the password is orders-of-the-demo
+  $k exec -it pg-0 -- psql -h orders-readonly -U orders
+  # the end
+  make demo-down
 TEXT
 }
 
