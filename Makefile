@@ -22,7 +22,7 @@ fmt:
 	$(CARGO) fmt --all --check
 
 clippy:
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets --keep-going -- -D warnings
 
 unit: ## Tests that need no cluster
 	$(CARGO) test --locked --no-fail-fast
