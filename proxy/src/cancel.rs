@@ -32,12 +32,17 @@ pub struct CancelRegistry {
 pub struct CancelSlot {
     state: Mutex<SlotState>,
     settled: Notify,
+    asked: Notify,
 }
 
 #[derive(Debug, Default)]
 struct SlotState {
     running: Option<(SocketAddr, Arc<CancelKey>)>,
     in_flight: u32,
+    /// The session waits for a connection.
+    is_waiting: bool,
+    /// The wait was asked to end.
+    is_asked: bool,
 }
 
 /// A session's place in the registry; it leaves when this is dropped.
@@ -52,7 +57,7 @@ pub struct CancelHandle {
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelOutcome {
-    /// The server has it.
+    /// The server has it, or the session that waits for one.
     Sent,
     /// No session has that key, or it runs nothing: PostgreSQL too says nothing then.
     Ignored,
@@ -79,6 +84,9 @@ impl CancelRegistry {
     /// Passes a client's request on to the server connection that its session holds now.
     pub async fn request(&self, key: &CancelKey) -> CancelOutcome {
         let Some(slot) = locked(&self.sessions).get(key).cloned() else { return CancelOutcome::Ignored };
+        if slot.ask() {
+            return CancelOutcome::Sent;
+        }
         let Some(flight) = Flight::start(slot) else { return CancelOutcome::Ignored };
         match timeout(REQUEST_TIMEOUT, deliver(flight.peer, &flight.key)).await {
             Ok(Ok(())) => CancelOutcome::Sent,
@@ -127,7 +135,47 @@ impl Drop for Flight {
     }
 }
 
+impl CancelSlot {
+    /// Asks a session that waits for a connection to give up. Tells whether it waits.
+    fn ask(&self) -> bool {
+        let mut state = locked(&self.state);
+        if state.is_waiting {
+            state.is_asked = true;
+            self.asked.notify_waiters();
+        }
+        state.is_waiting
+    }
+}
+
+/// A session that waits for a connection, until this is dropped.
+struct Wait<'a>(&'a CancelSlot);
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.state).is_waiting = false;
+    }
+}
+
 impl CancelHandle {
+    /// Ends when a request comes while this is awaited, which is for as long as the session waits for a connection.
+    pub async fn cancelled(&self) {
+        {
+            let mut state = locked(&self.slot.state);
+            state.is_waiting = true;
+            state.is_asked = false;
+        }
+        let wait = Wait(&self.slot);
+        loop {
+            let asked = wait.0.asked.notified();
+            tokio::pin!(asked);
+            asked.as_mut().enable();
+            if locked(&wait.0.state).is_asked {
+                return;
+            }
+            asked.await;
+        }
+    }
+
     /// From now on the key stands for this server connection.
     pub fn begin(&self, peer: SocketAddr, key: &Arc<CancelKey>) {
         locked(&self.slot.state).running = Some((peer, Arc::clone(key)));
@@ -191,6 +239,17 @@ mod tests {
         let (outcome, packet) = tokio::join!(registry.request(&handle.key), accept);
         assert_eq!(outcome, CancelOutcome::Sent);
         assert_eq!(packet[8..], [0, 0, 0, 7, 1, 2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn a_request_ends_a_wait_for_a_connection_and_no_later_one() {
+        let registry = Arc::new(CancelRegistry::default());
+        let handle = registry.register();
+        let ((), outcome) = tokio::join!(handle.cancelled(), registry.request(&handle.key));
+        assert_eq!(outcome, CancelOutcome::Sent);
+        assert_eq!(registry.request(&handle.key).await, CancelOutcome::Ignored);
+        let later = timeout(Duration::from_millis(1), handle.cancelled()).await;
+        assert!(later.is_err(), "a request for nothing is not kept");
     }
 
     #[tokio::test]

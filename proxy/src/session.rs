@@ -133,6 +133,7 @@ impl Session {
                     Err(asked) => tokio::select! {
                         biased;
                         leased = self.tenancy.lease_in_time(settings, asked) => leased,
+                        () = self.cancel.cancelled() => Err(Refusal::Proxy(end::cancelled())),
                         () = signals.kill.as_mut() => return Err(End::Told(end::shutdown())),
                     },
                 };

@@ -83,6 +83,11 @@ impl Owed {
         )
     }
 
+    /// Whether we answer it in the server's place.
+    const fn is_local(&self) -> bool {
+        matches!(self, Self::LocalParse(_) | Self::LocalClose(_))
+    }
+
     /// Whether its answer ends with `ReadyForQuery`, for a request of the client's.
     const fn ends(&self) -> bool {
         matches!(self, Self::Query(_) | Self::FunctionCall | Self::Sync)
@@ -99,7 +104,7 @@ impl Owed {
             | Self::HiddenUnnamedParse(_)
             | Self::HiddenClose(_)
             | Self::HiddenUnnamedClose(_) => true,
-            Self::Query(before) => before.client.is_some(),
+            Self::Query(before) => before.client.is_some() || before.server.is_some(),
             _ => false,
         }
     }
@@ -132,6 +137,8 @@ pub struct Replies {
     definitions: usize,
     /// How many of them end a request.
     ends: usize,
+    /// How many of them we answer ourselves.
+    locals: usize,
 }
 
 impl Replies {
@@ -168,6 +175,7 @@ impl Replies {
     pub fn push(&mut self, owed: Owed) {
         self.definitions += usize::from(owed.defines());
         self.ends += usize::from(owed.ends());
+        self.locals += usize::from(owed.is_local());
         self.owed.push_back(owed);
     }
 
@@ -185,15 +193,20 @@ impl Replies {
 
     /// Takes the next entry if it is one that we answer ourselves.
     pub fn pop_local(&mut self) -> Option<Owed> {
-        match self.owed.front() {
-            Some(Owed::LocalParse(_) | Owed::LocalClose(_)) => self.pop(),
-            _ => None,
+        if self.locals == 0 {
+            return None;
         }
+        self.pop_if_local()
+    }
+
+    fn pop_if_local(&mut self) -> Option<Owed> {
+        if self.owed.front().is_some_and(Owed::is_local) { self.pop() } else { None }
     }
 
     fn uncount(&mut self, owed: &Owed) {
         self.definitions -= usize::from(owed.defines());
         self.ends -= usize::from(owed.ends());
+        self.locals -= usize::from(owed.is_local());
     }
 
     /// Notes that the client has ended its COPY data, if anything is owed at all.

@@ -13,8 +13,12 @@ use crate::server::connection::Outbox;
 use crate::server::settings::Settings;
 use crate::session::prepared::ClientStatements;
 
-/// Bytes that one read from a client may bring.
-pub const READ_BYTES: usize = 8 * 1024;
+/// Bytes that the first read of a request may bring: most requests fit, and a buffer of that size costs the allocator
+/// next to nothing.
+const FIRST_READ_BYTES: usize = 1000;
+
+/// Bytes that a further read may bring.
+const READ_BYTES: usize = 8 * 1024;
 
 /// A client that is logged in.
 #[derive(Debug)]
@@ -64,7 +68,7 @@ impl Client {
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => return Poll::Pending,
         }
-        self.inbox.reserve(READ_BYTES);
+        self.inbox.reserve(if self.inbox.capacity() == 0 { FIRST_READ_BYTES } else { READ_BYTES });
         poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.inbox)
     }
 

@@ -43,6 +43,12 @@ pub fn shutdown() -> ClientError {
     .with_hint("This proxy is being stopped; connect again to reach another one.")
 }
 
+/// What a client is told that cancelled its wait for a connection, as PostgreSQL does for a statement.
+#[must_use]
+pub fn cancelled() -> ClientError {
+    ClientError::error(ErrorKind::Client, sqlstate::QUERY_CANCELED, "canceling statement due to user request")
+}
+
 /// What a client is told about a message that no client may send.
 #[must_use]
 pub fn fault(fault: &RequestFault) -> ClientError {

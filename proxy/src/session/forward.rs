@@ -124,7 +124,8 @@ impl Walk<'_> {
 /// Whether a message has to wait until earlier requests are answered, because what a name stands for, or whether it may
 /// be defined at all, depends on them. Pipelines that define nothing never wait.
 const fn must_wait(client: &Client, server: &ServerConnection, kind: u8) -> bool {
-    let defines = matches!(kind, PARSE | CLOSE) || (kind == QUERY && client.statements.has_unnamed());
+    let has_unnamed = client.statements.has_unnamed() || server.unnamed.is_some();
+    let defines = matches!(kind, PARSE | CLOSE) || (kind == QUERY && has_unnamed);
     server.replies.is_defining() || (defines && server.replies.is_unsure())
 }
 

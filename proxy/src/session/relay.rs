@@ -82,6 +82,7 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
             break;
         }
         match take(client, server, seen, found)? {
+            Fate::Pass if is_there => server.cleared += found.total,
             Fate::Pass => server.passing = found.total,
             Fate::Keep => leave_out(client, server, found.total),
             Fate::Replace(message) => {
