@@ -15,9 +15,9 @@ use crate::transaction::TransactionStatus;
 use crate::wire::codec::put_cstr;
 use crate::wire::frame::{HEADER_LEN, Header};
 use crate::wire::frontend::{
-    BIND, CLOSE, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY, SYNC,
-    TERMINATE, Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse, put_query,
-    target,
+    BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
+    SYNC, TERMINATE, Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse,
+    put_query, target,
 };
 
 /// Bytes on their way to the server beyond which the client is not read further.
@@ -124,6 +124,10 @@ impl Walk<'_> {
 /// Whether a message has to wait until earlier requests are answered, because what a name stands for, or whether it may
 /// be defined at all, depends on them. Pipelines that define nothing never wait.
 const fn must_wait(client: &Client, server: &ServerConnection, kind: u8) -> bool {
+    // COPY data is what the server waits for.
+    if server.is_copying_in || matches!(kind, COPY_DATA | COPY_DONE | COPY_FAIL) {
+        return false;
+    }
     let has_unnamed = client.statements.has_unnamed() || server.unnamed.is_some();
     let defines = matches!(kind, PARSE | CLOSE) || (kind == QUERY && has_unnamed);
     server.replies.is_defining() || (defines && server.replies.is_unsure())
