@@ -178,8 +178,13 @@ fn take_plain(client: &mut Client, server: &mut ServerConnection, message: &[u8]
             let client_before = client.statements.define_unnamed(None);
             let before = UnnamedBefore { client: client_before, server: server.unnamed.take() };
             pass(server, message, Some(Owed::Query(before)));
+            // It ends with ReadyForQuery, as a Sync does.
+            server.is_unsynced = false;
         }
-        FUNCTION_CALL => pass(server, message, Some(Owed::FunctionCall)),
+        FUNCTION_CALL => {
+            pass(server, message, Some(Owed::FunctionCall));
+            server.is_unsynced = false;
+        }
         EXECUTE => pass(server, message, Some(Owed::Execute)),
         SYNC => {
             server.is_skipping = false;
