@@ -95,6 +95,22 @@ fn a_cancel_request_is_counted_only_when_it_was_passed_on() {
     proxy.await_metric("pgrouting_proxy_cancels_total", 1);
 }
 
+#[test]
+fn case_157_a_client_that_waits_for_a_connection_can_be_cancelled() {
+    let database = Database::create();
+    let proxy = Proxy::start(pool_of(1));
+    let [mut holder, mut waiting] = [(); 2].map(|()| proxy.client(&database));
+    holder.run("CREATE TABLE ledger(n int)");
+    holder.run("BEGIN; SELECT 1");
+    waiting.send(&query("INSERT INTO ledger VALUES (1)"));
+    proxy.await_waiting(1);
+    waiting.cancel();
+    let answer = waiting.ready();
+    assert_eq!((answer.sqlstate().as_deref(), answer.status()), (Some("57014"), 'I'));
+    holder.run("COMMIT");
+    assert_eq!(waiting.column("SELECT count(*) FROM ledger"), ["0"]);
+}
+
 fn await_sleeping(database: &Database, count: &str) {
     database.await_value(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'",

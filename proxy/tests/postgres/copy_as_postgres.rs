@@ -133,3 +133,27 @@ fn copy_in_by_the_extended_protocol_is_answered_as_by_postgres() {
         stage.check(&script);
     }
 }
+
+#[test]
+fn copy_data_is_never_held_back() {
+    let mut stage = Stage::new();
+    let rows = [copy_data(b"10\tten\n"), copy_done()].concat();
+    for script in [
+        Script::new("after an unnamed statement")
+            .synced(unnamed("SELECT 1"))
+            .until('G', query(COPY_IN))
+            .ask(&rows)
+            .query(COUNT),
+        Script::new("behind a definition")
+            .ask([parse("a", "SELECT 1"), query(COPY_IN), rows.clone()].concat())
+            .synced(run("a"))
+            .pinning(),
+        Script::new("behind a definition, with syncs inside")
+            .until('G', [parse("a", "SELECT 1"), query(COPY_IN)].concat())
+            .ask([sync(), rows].concat())
+            .synced(run("a"))
+            .pinning(),
+    ] {
+        stage.check(&script);
+    }
+}

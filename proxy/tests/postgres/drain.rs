@@ -37,7 +37,7 @@ fn clients_under_load_leave_between_transactions() {
                 })
                 .collect();
             poll("some load", || (begun.load(Ordering::Relaxed) > 50).then_some(()));
-            proxy.signal("TERM");
+            proxy.stop();
             clients.into_iter().map(|client| client.join().unwrap()).sum::<i32>()
         });
         assert_eq!(database.admin().value("SELECT count(*) FROM tally").unwrap(), committed.to_string());
@@ -48,7 +48,7 @@ fn clients_under_load_leave_between_transactions() {
 #[test]
 fn idle_clients_are_told_with_57p01_and_the_proxy_is_not_ready() {
     let database = Database::create();
-    let mut proxy = Proxy::start(pool_of(2));
+    let mut proxy = Proxy::start(pool_of(3));
     let mut idle = proxy.client(&database);
     let mut pinned = proxy.client(&database);
     let mut busy = proxy.client(&database);
@@ -57,6 +57,7 @@ fn idle_clients_are_told_with_57p01_and_the_proxy_is_not_ready() {
     proxy.signal("TERM");
     poll("the proxy to be draining", || (proxy.get("/readyz")?.status == 503).then_some(()));
     // Clients are accepted until load balancers have noticed.
+    assert_eq!(proxy.client(&database).column("SELECT 'late'"), ["late"]);
     assert_eq!(format!("{:?}", proxy.report().state), "Draining");
     for client in [&mut idle, &mut pinned] {
         let end = client.rest();
@@ -97,8 +98,7 @@ fn a_proxy_without_clients_ends_at_once_and_leaves_no_connection() {
     let database = Database::create();
     let mut proxy = Proxy::start(pool_of(2));
     proxy.client(&database).run("SELECT 1");
-    proxy.signal("TERM");
-    proxy.signal("TERM");
+    proxy.stop();
     assert!(proxy.ended().success());
     poll("the server connections to be gone", || database.backends().is_empty().then_some(()));
     assert!(!proxy.is_running());

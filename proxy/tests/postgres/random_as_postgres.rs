@@ -1,16 +1,20 @@
 //! Random pipelines of the extended protocol are answered as PostgreSQL answers them.
 
 use super::support::client::Client;
-use super::support::message::{Message, bind, close, describe, execute, flush, parse, query, sync};
+use super::support::message::{
+    Message, bind, close, copy_data, copy_done, copy_fail, describe, execute, flush, parse, query, sync,
+    unnamed,
+};
 use super::support::same::{Stage, compare, intrude};
 
-/// The pipelines are always the same: a failure names its seed and number.
-const SEED: u64 = 0x5eed_0001;
-const PIPELINES: u32 = 300;
+/// The pipelines are always the same: a failure names its seed and number. To search on, set `PGROUTING_TEST_SEED` and
+/// `PGROUTING_TEST_PIPELINES`.
+const SEED: u64 = 1;
+const PIPELINES: u64 = 300;
 /// Pipelines that one client sends; what it has prepared is there for the next.
-const PER_CLIENT: u32 = 15;
+const PER_CLIENT: u64 = 15;
 
-const STATEMENTS: [&str; 16] = [
+const STATEMENTS: [&str; 17] = [
     "SELECT 1",
     "SELECT id, label FROM item WHERE id = $1",
     "SELECT $1::int + $2::int",
@@ -27,9 +31,10 @@ const STATEMENTS: [&str; 16] = [
     "SELECT warn('w')",
     "SAVEPOINT s",
     "ROLLBACK TO s",
+    "COPY (SELECT id FROM item ORDER BY id) TO STDOUT",
 ];
 
-const QUERIES: [&str; 12] = [
+const QUERIES: [&str; 13] = [
     "SELECT 1",
     "SELECT 1; SELECT 2",
     "",
@@ -42,6 +47,7 @@ const QUERIES: [&str; 12] = [
     "SELECT count(*) FROM item",
     "SELECT warn('w')",
     "BEGIN; SAVEPOINT s",
+    "COPY (SELECT 1) TO STDOUT",
 ];
 
 const NAMES: [&str; 4] = ["", "a", "b", "c"];
@@ -51,15 +57,18 @@ const PARAMETERS: [&[Option<&str>]; 4] = [&[], &[Some("3")], &[Some("1"), Some("
 #[test]
 fn random_pipelines_are_answered_as_by_postgres() {
     let mut stage = Stage::new();
-    let mut random = Random(SEED);
+    let number_in = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let seed = number_in("PGROUTING_TEST_SEED", SEED);
+    let pipelines = number_in("PGROUTING_TEST_PIPELINES", PIPELINES);
+    let mut random = Random::seeded(seed);
     let mut number = 0;
-    while number < PIPELINES {
+    while number < pipelines {
         let mut direct = stage.database().direct();
         let mut clients = stage.logins().map(|login| login.connect());
         let mut stranger = stage.logins()[2].connect();
         for _ in 0..PER_CLIENT {
             number += 1;
-            let pipeline = Pipeline::make(&mut random, number);
+            let pipeline = Pipeline::make(&mut random, seed, number);
             let expected = pipeline.play(&mut stage, &mut direct);
             for (way, client) in
                 ["transaction mode", "session mode", "one connection"].iter().zip(&mut clients)
@@ -68,6 +77,9 @@ fn random_pipelines_are_answered_as_by_postgres() {
                 compare(&pipeline.title(), way, &expected, &answers);
             }
             intrude(&mut stranger);
+            if expected.last().is_some_and(|message| message.kind() == '!') {
+                break;
+            }
         }
     }
 }
@@ -76,6 +88,10 @@ fn random_pipelines_are_answered_as_by_postgres() {
 struct Random(u64);
 
 impl Random {
+    const fn seeded(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -89,36 +105,34 @@ impl Random {
 }
 
 struct Pipeline {
-    number: u32,
+    seed: u64,
+    number: u64,
     messages: Vec<(String, Vec<u8>)>,
     /// Where the bytes are cut into writes.
     writes: Vec<usize>,
 }
 
 impl Pipeline {
-    fn make(random: &mut Random, number: u32) -> Self {
+    fn make(random: &mut Random, seed: u64, number: u64) -> Self {
         let mut messages: Vec<_> = (0..random.below(16) + 3).map(|_| message(random)).collect();
         messages.push(("Sync".to_owned(), sync()));
         let length: usize = messages.iter().map(|(_, bytes)| bytes.len()).sum();
         let mut writes: Vec<_> = (0..random.below(4)).map(|_| random.below(length)).collect();
         writes.extend([0, length]);
         writes.sort_unstable();
-        Self { number, messages, writes }
+        Self { seed, number, messages, writes }
     }
 
     fn title(&self) -> String {
         let words: Vec<_> = self.messages.iter().map(|(words, _)| words.as_str()).collect();
-        format!(
-            "pipeline {} of seed {SEED:#x}, cut at {:?}:\n    {}",
-            self.number,
-            self.writes,
-            words.join("\n    ")
-        )
+        let Self { seed, number, writes, .. } = self;
+        format!("pipeline {number} of seed {seed}, cut at {writes:?}:\n    {}", words.join("\n    "))
     }
 
     /// Sends it, and then what always ends with a known answer, and reads to there.
     fn play(&self, stage: &mut Stage, client: &mut Client) -> Vec<Message> {
-        if self.messages.iter().any(|(words, _)| words.contains("INSERT") || words.contains("UPDATE")) {
+        let changes = ["INSERT", "UPDATE", "FROM STDIN"];
+        if self.messages.iter().any(|(words, _)| changes.iter().any(|change| words.contains(change))) {
             stage.refill();
         }
         let bytes: Vec<u8> = self.messages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
@@ -130,17 +144,27 @@ impl Pipeline {
         client.send(&query(&end));
         let mut is_over = false;
         let mut messages = Vec::new();
-        while let Ok(Some(message)) = client.try_next() {
+        loop {
+            let message = match client.try_next() {
+                Ok(Some(message)) => message,
+                Ok(None) => break messages.push(ended("closed")),
+                Err(_) => break messages.push(ended("silent")),
+            };
             is_over |= message.kind() == 'E' && message.field('M').is_some_and(|text| text.contains(&end));
             let is_last = is_over && message.kind() == 'Z';
             messages.push(without_alias(message.without_place()));
             if is_last {
+                client.run("ROLLBACK");
                 break;
             }
         }
-        client.run("ROLLBACK");
         messages
     }
+}
+
+/// Stands for the end of what a connection says.
+fn ended(how: &str) -> Message {
+    Message { bytes: format!("!    {how}").into_bytes() }
 }
 
 /// Two names of a client for one text are one statement of the server's, so the error that counts parameters may say
@@ -186,11 +210,27 @@ fn message(random: &mut Random) -> (String, Vec<u8>) {
             let name = if kind == 'S' { name } else { portal };
             (format!("Close {kind} {name:?}"), close(kind, name))
         }
-        76..87 => ("Sync".to_owned(), sync()),
+        76..85 => ("Sync".to_owned(), sync()),
+        85..87 => copy_in(random),
         87..90 => ("Flush".to_owned(), flush()),
         _ => {
             let text = random.pick(&QUERIES);
             (format!("Query {text:?}"), query(text))
         }
     }
+}
+
+/// A COPY with its data, by one protocol or the other, or data alone, which is ignored.
+fn copy_in(random: &mut Random) -> (String, Vec<u8>) {
+    let sql = "COPY item FROM STDIN";
+    let (begin, words) = random.pick(&[
+        (unnamed as fn(&str) -> Vec<u8>, "Parse, Bind, Execute"),
+        (query, "Query"),
+        (|_| Vec::new(), "nothing before"),
+    ]);
+    let data = random.pick(&["40\tforty\n", "41\tforty-one\n42\t\\N\n", "x\tno number\n", ""]);
+    let (end, end_words) =
+        random.pick(&[(copy_done as fn() -> Vec<u8>, "done"), (|| copy_fail("no"), "fail")]);
+    let bytes = [begin(sql), copy_data(data.as_bytes()), end()].concat();
+    (format!("{sql} by {words}, {data:?}, {end_words}"), bytes)
 }

@@ -208,6 +208,25 @@ fn case_167_settings_of_the_role_are_what_reset_goes_back_to() {
     assert_eq!(b.column("SHOW lock_timeout"), ["4s"]);
 }
 
+#[test]
+fn case_250_the_reset_batches_of_drivers_reset_only_their_own_session() {
+    let (_database, _proxy, [mut a, mut b]) = two_clients();
+    b.run("SET lock_timeout = '3s'");
+    a.run("SET search_path = away");
+    let first = a.run("SELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;");
+    assert_eq!(first.tags(), ["SELECT 1", "CLOSE CURSOR ALL", "UNLISTEN", "RESET"]);
+    assert_eq!(a.column("SHOW search_path"), ["\"$user\", public"]);
+    let second = a.run(
+        "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); \
+         DISCARD TEMP; DISCARD SEQUENCES;",
+    );
+    let tags =
+        ["CLOSE CURSOR ALL", "SET", "RESET", "UNLISTEN", "SELECT 1", "DISCARD TEMP", "DISCARD SEQUENCES"];
+    assert_eq!(second.tags(), tags);
+    assert_eq!(a.run("DISCARD ALL").tags(), ["DISCARD ALL"]);
+    assert_eq!(b.column("SHOW lock_timeout"), ["3s"]);
+}
+
 fn two_clients() -> (Database, Proxy, [Client; 2]) {
     let database = Database::create();
     let proxy = Proxy::start(pool_of(2));

@@ -198,6 +198,13 @@ impl Proxy {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
+    /// Tells it to stop, and then not to wait for load balancers to notice.
+    pub fn stop(&self) {
+        self.signal("TERM");
+        poll("the proxy to be draining", || (self.get("/readyz")?.status == 503).then_some(()));
+        self.signal("TERM");
+    }
+
     /// Waits for its end.
     pub fn ended(&mut self) -> ExitStatus {
         poll("the proxy to end", || self.process.try_wait().unwrap())
