@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use pgrouting_contract::config::{AuthConfig, ProxyConfig, UserConfig};
 use pgrouting_contract::report::{ConfigAnswer, ConfigOutcome, CredentialReport, CredentialState};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use crate::auth::users::{Credentials, User};
 use crate::config::{ConfigStore, Source};
 use crate::fleet::Fleet;
+use crate::pool::server_pool::SWEEP_INTERVAL;
 
-/// How often files are looked at and idle connections swept.
-const TICK: Duration = Duration::from_secs(1);
+/// How often files are looked at, and idle connections swept.
+const TICK: Duration = SWEEP_INTERVAL;
 
 /// The document, the credentials and the fleet of one process.
 #[derive(Debug)]
@@ -99,8 +100,7 @@ impl Control {
             ticks.tick().await;
             self.look_at_document().await;
             self.refresh_secrets().await;
-            let now = Instant::now();
-            self.fleet.view().pools.iter().for_each(|pool| pool.sweep(now));
+            self.fleet.view().pools.iter().for_each(|pool| pool.sweep());
         }
     }
 

@@ -17,6 +17,9 @@ use crate::server::connect::Endpoint;
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
 use crate::server::settings::Settings;
 
+/// The time from one sweep to the next.
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Idle connections of one identity that are looked through for the best fit.
 const FIT_SEARCH_MAX: usize = 8;
 
@@ -55,6 +58,8 @@ struct State {
     is_retired: bool,
     /// Everything opened earlier is closed instead of being given out again.
     fit_from: Instant,
+    /// How many sweeps there have been.
+    sweeps: u32,
 }
 
 /// Idle connections of one identity, the one used last on top. Boxed, since a connection moves often and is large.
@@ -119,6 +124,7 @@ impl ServerPool {
                 waiters: Waiters::default(),
                 is_retired: false,
                 fit_from: Instant::now(),
+                sweeps: 0,
             }),
         })
     }
@@ -177,7 +183,8 @@ impl ServerPool {
             self.slot_freed();
             return;
         }
-        connection.idle_since = Instant::now();
+        connection.idle_since = state.sweeps;
+        connection.was_idle_long = false;
         match state.waiters.pop(connection.home) {
             None => {
                 state.idle_count += 1;
@@ -266,14 +273,19 @@ impl ServerPool {
     }
 
     /// Closes connections that have been idle for too long or that the server has closed.
-    pub fn sweep(&self, now: Instant) {
+    ///
+    /// Is to be called once in [`SWEEP_INTERVAL`], which is also the grain of the idle time-out.
+    pub fn sweep(&self) {
         let closed = {
             let mut state = self.lock();
+            state.sweeps = state.sweeps.wrapping_add(1);
+            let sweeps = state.sweeps;
             let idle_timeout = state.limits.idle_timeout;
             let mut closed = Vec::new();
             for connections in state.idle.values_mut() {
                 let is_over = |c: &mut Box<ServerConnection>| {
-                    now.saturating_duration_since(c.idle_since) >= idle_timeout || !c.is_fit()
+                    c.was_idle_long = true;
+                    SWEEP_INTERVAL * sweeps.wrapping_sub(c.idle_since) >= idle_timeout || !c.is_fit()
                 };
                 closed.extend(connections.extract_if(.., is_over));
             }
@@ -317,8 +329,10 @@ impl State {
         let identity = self
             .idle
             .iter()
-            .filter_map(|(identity, connections)| Some((connections.first()?.idle_since, *identity)))
-            .min()
+            .filter_map(|(identity, connections)| {
+                Some((self.sweeps.wrapping_sub(connections.first()?.idle_since), *identity))
+            })
+            .max()
             .map(|(_, identity)| identity)?;
         let connections = self.idle.get_mut(&identity)?;
         let connection = connections.remove(0);

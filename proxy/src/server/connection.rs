@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use socket2::SockRef;
@@ -26,10 +25,6 @@ use crate::wire::startup::CancelKey;
 
 /// Bytes that one read from a server may bring.
 pub const READ_BYTES: usize = 16 * 1024;
-
-/// A connection that was idle for longer is asked of the system whether it still stands: a busy thread hears of its
-/// sockets late.
-const PEEK_AFTER: Duration = Duration::from_millis(20);
 
 /// The longest message that a server may send, header included.
 pub const SERVER_MESSAGE_MAX: usize = 0x7fff_ffff;
@@ -64,8 +59,11 @@ pub struct ServerConnection {
     pub home: WorkerId,
     /// Since when it is open.
     pub opened_at: Instant,
-    /// Since when it is idle.
-    pub idle_since: Instant,
+    /// The sweep of its pool after which it became idle; a clock that costs nothing to read.
+    pub idle_since: u32,
+    /// Whether a sweep came while it was idle: then the system is asked whether it still stands, since a busy thread
+    /// hears of its sockets late.
+    pub was_idle_long: bool,
     /// Where its transaction stands, by the last `ReadyForQuery`.
     pub transaction: TransactionStatus,
     /// The settings that it was opened with, and goes back to by RESET.
@@ -127,7 +125,7 @@ impl ServerConnection {
         if !self.is_at_rest() {
             return false;
         }
-        let silence = if self.idle_since.elapsed() < PEEK_AFTER {
+        let silence = if !self.was_idle_long {
             // Where no readiness was reported this is not even a system call.
             self.stream.try_read(&mut [0; 1])
         } else {

@@ -4,6 +4,7 @@
 //! of ours. Equal definitions from any number of clients are one statement.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -81,8 +82,29 @@ pub fn server_name(id: u64) -> String {
 /// The statements that one server connection has prepared, by id, the use of each numbered.
 #[derive(Debug, Default)]
 pub struct PreparedSet {
-    used: HashMap<u64, u64>,
+    used: HashMap<u64, u64, BuildHasherDefault<IdHasher>>,
     clock: u64,
+}
+
+/// Spreads ids, which are our own consecutive numbers and need no protection against chosen keys.
+#[derive(Debug, Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // The golden ratio in 64 bits: consecutive numbers land far from one another.
+        self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
 }
 
 impl PreparedSet {
