@@ -146,13 +146,11 @@ fn copy_data_is_never_held_back() {
             .query(COUNT),
         Script::new("behind a definition")
             .ask([parse("a", "SELECT 1"), query(COPY_IN), rows.clone()].concat())
-            .synced(run("a"))
-            .pinning(),
+            .synced(run("a")),
         Script::new("behind a definition, with syncs inside")
             .until('G', [parse("a", "SELECT 1"), query(COPY_IN)].concat())
             .ask([sync(), rows].concat())
-            .synced(run("a"))
-            .pinning(),
+            .synced(run("a")),
     ] {
         stage.check(&script);
     }

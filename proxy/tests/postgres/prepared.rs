@@ -95,7 +95,7 @@ fn case_074_discard_all_is_refused_in_a_transaction() {
 
 #[test]
 fn case_077_a_plan_that_changed_in_a_transaction_fails_it() {
-    let (database, proxy) = parcels(2);
+    let (database, proxy) = parcels(1);
     let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
     assert_eq!(synced(&mut a, [parse("all", "SELECT * FROM parcel"), run("all")].concat()).sqlstate(), None);
     b.run("ALTER TABLE parcel ADD COLUMN w int");
