@@ -270,11 +270,6 @@ impl Threads {
             drain: CancellationToken::new(),
             kill: CancellationToken::new(),
         };
-        let is_shared = std::env::var_os("PGROUTING_SHARED_RUNTIME").is_some();
-        if is_shared {
-            threads.spawn_shared(count, context)?;
-            return Ok(threads);
-        }
         for number in 0..count {
             threads.spawn(number, context)?;
         }
@@ -290,24 +285,6 @@ impl Threads {
         std::thread::Builder::new().name(format!("serve-{number}")).spawn(move || {
             runtime.block_on(listener::serve(accepted, context, worker));
             // The control thread may have given up waiting.
-            let _ = ending.send(());
-        })?;
-        self.accepting.push(accepting);
-        self.ended.push(ended);
-        Ok(())
-    }
-
-    fn spawn_shared(&mut self, count: u16, context: &Arc<Context>) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(usize::from(count))
-            .enable_all()
-            .build()?;
-        let (accepting, accepted) = mpsc::channel(listener::HANDOVER_MAX);
-        let (ending, ended) = oneshot::channel();
-        let worker = self.worker(0);
-        let context = Arc::clone(context);
-        std::thread::Builder::new().name("serve".to_owned()).spawn(move || {
-            runtime.block_on(listener::serve(accepted, context, worker));
             let _ = ending.send(());
         })?;
         self.accepting.push(accepting);

@@ -79,6 +79,7 @@ impl Exchange<'_> {
 
     fn push_to_server(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
         loop {
+            let was_backlogged = !self.server.outbox.is_empty();
             let forwarded = if self.client.inbox.is_empty() {
                 Forwarded::Nothing
             } else {
@@ -104,7 +105,8 @@ impl Exchange<'_> {
                     Poll::Pending => return Ok(()),
                 }
             }
-            if forwarded == Forwarded::Nothing || self.client.inbox.is_empty() {
+            // Behind a backlog nothing was taken; now that it is worked off there may be more to take.
+            if (forwarded == Forwarded::Nothing && !was_backlogged) || self.client.inbox.is_empty() {
                 return Ok(());
             }
         }

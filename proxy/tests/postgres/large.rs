@@ -110,3 +110,28 @@ fn assert_bounded(proxy: &Proxy, before: u64) {
     let now = proxy.resident_kib();
     assert!(now < before + GROWTH_KIB, "{before} KiB before, {now} KiB now");
 }
+
+#[test]
+fn a_backlog_to_a_slow_server_is_worked_off() {
+    let (database, proxy) = pool();
+    let mut client = proxy.client(&database);
+    client.run("CREATE UNLOGGED TABLE wide(line text)");
+    let line = [vec![b'z'; 1023], b"\n".to_vec()].concat();
+    let mut holder = database.direct();
+    // Somewhere among these sizes all that is left is in the proxy when the server begins to read.
+    for pieces in (4..52).map(|step| step * 3) {
+        holder.run("BEGIN; LOCK TABLE wide");
+        let data = copy_data(&line.repeat(64)).repeat(pieces);
+        let request = [query("COPY wide FROM STDIN"), data, copy_done()].concat();
+        let (mut writer, reader) = client.split();
+        std::thread::scope(|scope| {
+            scope.spawn(move || writer.send(&request));
+            let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                           AND wait_event_type = 'Lock'";
+            database.await_value(waiting, "1");
+            holder.run("ROLLBACK");
+            assert_eq!(reader.ready().tags(), [format!("COPY {}", pieces * 64)]);
+        });
+        holder.run("TRUNCATE wide");
+    }
+}
