@@ -1,7 +1,7 @@
 # The index of every command. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt clippy unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench bench
+.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench
 
 CARGO := cargo
 CLUSTER_NAME ?= pgrp
@@ -16,7 +16,7 @@ build: ## Both programs, optimised, in target/release
 test: ## Everything: lints, unit tests, chart, and the stories on a cluster of their own; ends in "N passed, N failed"
 	@.ci/test
 
-lint: fmt clippy shell ## Formatting, clippy and shellcheck
+lint: fmt clippy shell duplicates ## Formatting, clippy, shellcheck, and no crate twice
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -27,8 +27,11 @@ clippy:
 unit: ## Tests that need no cluster
 	$(CARGO) test --locked --no-fail-fast
 
+duplicates:
+	.ci/duplicates
+
 shell:
-	shellcheck .ci/run .ci/test $$(find e2e charts -name "*.sh") e2e/cluster/kubectl e2e/cluster/images/postgres-entrypoint
+	shellcheck .ci/run .ci/test .ci/duplicates $$(find e2e charts -name "*.sh") e2e/cluster/kubectl e2e/cluster/images/postgres-entrypoint
 
 chart: ## Tests of the chart with the real Helm; no cluster
 	PATH="$$(e2e/cluster/build.sh):$$PATH" $(CARGO) test --locked -p pgrouting-e2e --test chart
