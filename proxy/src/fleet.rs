@@ -186,9 +186,10 @@ impl Fleet {
                 member.state.timeline = timeline;
                 member.state.system_identifier = system_identifier;
             }
-            Observation::Unasked(message) | Observation::Refused(message) | Observation::Down(message) => {
-                member.state.message = message
-            }
+            Observation::Silent(message)
+            | Observation::Unasked(message)
+            | Observation::Refused(message)
+            | Observation::Down(message) => member.state.message = message,
         }
         if member.state == before {
             return;

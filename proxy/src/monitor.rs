@@ -42,9 +42,15 @@ pub enum Observation {
     Unasked(String),
     /// It is there, but would not let the monitor in: nothing new is known of it.
     Refused(String),
+    /// It did not answer in time: a busy machine does not either.
+    Silent(String),
     /// It is not there, not yet, or no more.
     Down(String),
 }
+
+/// Probes in a row that a server may leave unanswered before it counts as down. One that refuses a connection or closes
+/// it counts at once.
+const SILENCES_MAX: u32 = 3;
 
 impl Observation {
     /// The health that it stands for.
@@ -53,7 +59,7 @@ impl Observation {
         match self {
             Self::Answered { .. } | Self::Refused(_) => Health::Up,
             Self::Unasked(_) => Health::Unknown,
-            Self::Down(_) => Health::Down,
+            Self::Silent(_) | Self::Down(_) => Health::Down,
         }
     }
 }
@@ -81,6 +87,7 @@ impl Monitor {
     /// Probes for ever and tells `observe` each result. Ends when it is dropped.
     pub async fn run(self, observe: impl Fn(Observation)) {
         let mut connection = None;
+        let mut silences = Silences::default();
         loop {
             let began = Instant::now();
             let mut observation = self.probe(&mut connection).await;
@@ -89,7 +96,9 @@ impl Monitor {
                 observation = self.probe(&mut connection).await;
             }
             debug!(endpoint = %self.endpoint, ?observation, "probed");
-            observe(observation);
+            if let Some(observation) = silences.judge(observation) {
+                observe(observation);
+            }
             tokio::select! {
                 () = sleep_until(began + self.interval) => {}
                 () = self.hurry.notified() => {}
@@ -106,7 +115,7 @@ impl Monitor {
             }
             Err(_) => {
                 *connection = None;
-                Observation::Down(format!("no answer in {:?}", self.timeout))
+                Observation::Silent(format!("no answer in {:?}", self.timeout))
             }
         }
     }
@@ -157,8 +166,27 @@ impl Monitor {
     }
 }
 
+/// How many probes in a row were not answered.
+#[derive(Debug, Default)]
+struct Silences(u32);
+
+impl Silences {
+    /// The observation if it says something: a silence does only when it lasts.
+    fn judge(&mut self, observation: Observation) -> Option<Observation> {
+        if !matches!(observation, Observation::Silent(_)) {
+            self.0 = 0;
+            return Some(observation);
+        }
+        self.0 = self.0.saturating_add(1);
+        if self.0 >= SILENCES_MAX { Some(observation) } else { None }
+    }
+}
+
 fn observation_of(error: &ConnectError) -> Observation {
     let text = error.to_string();
+    if matches!(error, ConnectError::Timeout(_)) {
+        return Observation::Silent(text);
+    }
     if error.is_transient() { Observation::Down(text) } else { Observation::Refused(text) }
 }
 
@@ -193,6 +221,24 @@ mod tests {
             Observation::Answered { role: Role::Primary, timeline: None, system_identifier: None }
         );
         assert_eq!(observation_from(&[]).health(), Health::Down);
+    }
+
+    #[test]
+    fn a_silence_counts_when_it_lasts_and_an_answer_ends_it() {
+        let silent = || Observation::Silent("no answer in 1s".to_owned());
+        let refused = || Observation::Refused("no".to_owned());
+        let mut silences = Silences::default();
+        for (observation, said) in [
+            (silent(), None),
+            (silent(), None),
+            (refused(), Some(refused())),
+            (silent(), None),
+            (silent(), None),
+            (silent(), Some(silent())),
+            (silent(), Some(silent())),
+        ] {
+            assert_eq!(silences.judge(observation), said);
+        }
     }
 
     #[test]
