@@ -38,13 +38,13 @@ fn a_connection_that_ends_in_use_ends_the_session_with_the_servers_own_words() {
 }
 
 #[test]
-fn a_connection_that_dies_without_a_word_ends_the_session_with_08006() {
+fn a_server_that_ends_a_connection_over_a_client_s_fault_ends_that_session_only() {
     let database = Database::create();
     let proxy = Proxy::start(pool_of(2));
     let [mut client, mut other] = [(); 2].map(|()| proxy.client(&database));
     client.run("CREATE TABLE t(n int)");
     client.run("BEGIN");
-    // The server process exits without an ErrorResponse when it is in the middle of a COPY that it cannot parse.
+    // The server gives a connection up when it meets a message that cannot be inside a COPY.
     client.send(&query("COPY t FROM STDIN"));
     client.until('G');
     client.send(&query("SELECT 1"));
