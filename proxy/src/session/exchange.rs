@@ -155,7 +155,10 @@ impl Exchange<'_> {
     }
 
     fn pull_from_client(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
-        if self.client.inbox.len() >= READ_AHEAD_MAX && !self.server.outbox.is_empty() {
+        // What is not taken from the inbox, because the server is slow or an answer is waited for first, must not grow
+        // without a limit. Either ends by itself, so a message that is only half there is read on then.
+        let awaits_answer = self.server.replies.is_unsure() && !self.server.is_copying_in;
+        if self.client.inbox.len() >= READ_AHEAD_MAX && (awaits_answer || !self.server.outbox.is_empty()) {
             return Ok(false);
         }
         match self.client.poll_read(cx) {

@@ -135,3 +135,34 @@ fn a_backlog_to_a_slow_server_is_worked_off() {
         holder.run("TRUNCATE wide");
     }
 }
+
+#[test]
+fn requests_that_wait_for_an_earlier_answer_are_not_collected_without_a_limit() {
+    let (database, proxy) = pool();
+    let [mut client, mut other] = [(); 2].map(|()| proxy.client(&database));
+    client.run("CREATE TABLE held(n int)");
+    let mut holder = database.direct();
+    holder.run("BEGIN; LOCK TABLE held");
+    let before = proxy.resident_kib();
+    // The Parse waits for the query's outcome, and so does all that is behind it.
+    let batches = 640;
+    let comment = "x".repeat(64 * 1024 - 64);
+    let batch = [query(&format!("SELECT 1 /* {comment} */")), sync()].concat();
+    let first = [query("SELECT * FROM held"), parse("a", "SELECT 1"), sync()].concat();
+    let (mut writer, reader) = client.split();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            writer.send(&first);
+            (0..batches).for_each(|_| writer.send(&batch));
+        });
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                       AND wait_event_type = 'Lock'";
+        database.await_value(waiting, "1");
+        for _ in 0..500 {
+            assert_eq!(other.column("SELECT 1"), ["1"]);
+        }
+        assert_bounded(&proxy, before);
+        holder.run("ROLLBACK");
+        reader.ready_times(2 + 2 * batches);
+    });
+}
