@@ -10,7 +10,7 @@ use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Statement, Statements, server_name};
 use crate::server::replies::{Owed, UnnamedBefore};
 use crate::session::client::Client;
-use crate::session::request::{COLLECTED_MAX, RequestFault, client_header, is_streamable};
+use crate::session::request::{RequestFault, client_header, is_streamed};
 use crate::transaction::TransactionStatus;
 use crate::wire::codec::put_cstr;
 use crate::wire::frame::{HEADER_LEN, Header};
@@ -93,11 +93,8 @@ impl Walk<'_> {
                 continue;
             }
             let Some(header) = client_header(rest, self.message_bytes_max)? else { break };
-            if rest.len() < header.total {
-                let is_large = header.total > COLLECTED_MAX && rest.len() >= COLLECTED_MAX;
-                if !(is_streamable(header.kind) && is_large) {
-                    break;
-                }
+            if rest.len() < header.total && !is_streamed(header, rest.len()) {
+                break;
             }
             if header.kind == TERMINATE {
                 return Ok(Forwarded::Terminate);

@@ -3,7 +3,7 @@
 //! A request is a `Query`, a `FunctionCall`, or everything to a `Sync` or `Flush`: a server never sees half of one. A
 //! message that is too large to be collected is passed on as it comes.
 
-use crate::wire::frame::{BadLength, HEADER_LEN, header};
+use crate::wire::frame::{BadLength, HEADER_LEN, Header, header};
 use crate::wire::frontend::{
     BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
     SYNC, TERMINATE,
@@ -40,20 +40,19 @@ pub enum RequestFault {
     Type(u8),
 }
 
-/// Whether a message of this type may be passed on before all of it is there.
+/// Whether a message of which `there` bytes have arrived is passed on before the rest of it.
 #[must_use]
-pub const fn is_streamable(kind: u8) -> bool {
-    matches!(kind, QUERY | BIND | COPY_DATA | FUNCTION_CALL)
+pub const fn is_streamed(header: Header, there: usize) -> bool {
+    matches!(header.kind, QUERY | BIND | COPY_DATA | FUNCTION_CALL)
+        && header.total > COLLECTED_MAX
+        && there >= COLLECTED_MAX
 }
 
 /// Reads a header and checks it against what clients may send.
 ///
 /// # Errors
 /// When no client may send it.
-pub fn client_header(
-    bytes: &[u8],
-    message_bytes_max: usize,
-) -> Result<Option<crate::wire::frame::Header>, RequestFault> {
+pub fn client_header(bytes: &[u8], message_bytes_max: usize) -> Result<Option<Header>, RequestFault> {
     let Some(header) = header(bytes, 0x7fff_ffff)? else { return Ok(None) };
     match header.kind {
         BIND | CLOSE | COPY_DATA | COPY_DONE | COPY_FAIL | DESCRIBE | EXECUTE | FLUSH | FUNCTION_CALL
@@ -88,10 +87,8 @@ pub fn progress(
             }
             // Whatever came before it is served first.
             TERMINATE => return Ok(Progress::Whole),
-            kind if !is_there => {
-                let is_streamed =
-                    is_streamable(kind) && header.total > COLLECTED_MAX && rest.len() >= COLLECTED_MAX;
-                return Ok(if is_streamed {
+            _ if !is_there => {
+                return Ok(if is_streamed(header, rest.len()) {
                     Progress::Whole
                 } else {
                     Progress::Partial(*scanned + header.total)
