@@ -12,6 +12,10 @@ use crate::wire::frontend::{
 /// A message that is longer is not collected but passed on as it comes, in bytes.
 pub const COLLECTED_MAX: usize = 64 * 1024;
 
+/// A batch that is longer is passed on before its Sync or Flush, in bytes: a client that never sends one must not fill
+/// the memory.
+const BATCH_COLLECTED_MAX: usize = 256 * 1024;
+
 /// How far a request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
@@ -97,6 +101,9 @@ pub fn progress(
             QUERY | FUNCTION_CALL | SYNC | FLUSH => return Ok(Progress::Whole),
             _ => *scanned += header.total,
         }
+        if *scanned >= BATCH_COLLECTED_MAX {
+            return Ok(Progress::Whole);
+        }
     }
 }
 
@@ -128,6 +135,14 @@ mod tests {
             }
             assert_eq!(progress(&request, &mut scanned, 1 << 20), Ok(Progress::Whole));
         }
+    }
+
+    #[test]
+    fn a_batch_without_end_is_not_collected_without_end() {
+        let bind = message(b'B', &[0; 1024]);
+        let batch = bind.repeat(BATCH_COLLECTED_MAX / bind.len());
+        assert!(matches!(progress_of(&batch), Ok(Progress::Partial(_))));
+        assert_eq!(progress_of(&[batch, bind].concat()), Ok(Progress::Whole));
     }
 
     #[test]
