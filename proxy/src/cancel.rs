@@ -66,13 +66,13 @@ pub enum CancelOutcome {
 }
 
 impl CancelRegistry {
-    /// Registers a session under a new random key.
-    pub fn register(self: &Arc<Self>) -> CancelHandle {
+    /// Registers a session under a new random key whose secret has that many bytes.
+    pub fn register(self: &Arc<Self>, secret_len: usize) -> CancelHandle {
         let slot = Arc::new(CancelSlot::default());
         let mut sessions = locked(&self.sessions);
         let key = loop {
-            let secret: [u8; 4] = rand::random();
-            let key = CancelKey { process_id: rand::random::<i32>() & i32::MAX, secret: secret.to_vec() };
+            let secret = std::iter::repeat_with(rand::random).take(secret_len).collect();
+            let key = CancelKey { process_id: rand::random::<i32>() & i32::MAX, secret };
             if !sessions.contains_key(&key) {
                 break key;
             }
@@ -218,12 +218,13 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::wire::startup::SHORT_SECRET_LEN;
 
     #[tokio::test]
     async fn a_request_reaches_the_connection_that_the_session_holds() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let registry = Arc::new(CancelRegistry::default());
-        let handle = registry.register();
+        let handle = registry.register(SHORT_SECRET_LEN);
         assert_eq!(registry.request(&handle.key).await, CancelOutcome::Ignored);
         let key = Arc::new(CancelKey { process_id: 7, secret: vec![1, 2, 3, 4] });
         handle.begin(server.local_addr().unwrap(), &key);
@@ -244,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_ends_a_wait_for_a_connection_and_no_later_one() {
         let registry = Arc::new(CancelRegistry::default());
-        let handle = registry.register();
+        let handle = registry.register(SHORT_SECRET_LEN);
         let ((), outcome) = tokio::join!(handle.cancelled(), registry.request(&handle.key));
         assert_eq!(outcome, CancelOutcome::Sent);
         assert_eq!(registry.request(&handle.key).await, CancelOutcome::Ignored);
@@ -255,7 +256,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_means_nothing_after_its_session() {
         let registry = Arc::new(CancelRegistry::default());
-        let handle = registry.register();
+        let handle = registry.register(SHORT_SECRET_LEN);
         let key = handle.key.clone();
         drop(handle);
         assert_eq!(registry.request(&key).await, CancelOutcome::Ignored);

@@ -34,9 +34,6 @@ const LOGIN_MESSAGE_MAX: usize = 16 * 1024;
 /// Requests for encryption before the startup packet: one for each kind.
 const ENCRYPTION_REQUESTS_MAX: usize = 2;
 
-/// Protocol 3.0, the newest that is spoken.
-const PROTOCOL: i32 = 196_608;
-
 /// A client that has proved who it is, before its greeting.
 #[derive(Debug)]
 pub struct Newcomer {
@@ -72,7 +69,7 @@ pub async fn enter(
                 let mut client = Client::new(entrance.stream, entrance.inbox, settings);
                 *client.outbox.bytes() = entrance.out;
                 let identity = context.identities.intern(&startup.user, &startup.database);
-                let cancel = context.cancels.register();
+                let cancel = context.cancels.register(startup.secret_len());
                 let tenancy = Tenancy::new(context, worker, identity, access);
                 return Some(Newcomer { client, tenancy, cancel, counted });
             }
@@ -126,8 +123,8 @@ impl Entrance {
                 )
                 .with_hint("Raise pooling.maxClientConnections, or add proxies.")
             })?;
-        if startup.minor_version > 0 || !startup.protocol_options.is_empty() {
-            put_negotiate(&mut self.out, PROTOCOL, &startup.protocol_options);
+        if startup.needs_negotiation() {
+            put_negotiate(&mut self.out, startup.protocol(), &startup.protocol_options);
         }
         let user = find_user(context, config, &startup.user).await?;
         let mut login = ClientLogin::start(user, mock_salting(&context.secret, &startup.user), &mut self.out);

@@ -5,7 +5,7 @@
 
 use crate::wire::codec::{put_cstr, put_message, split_cstr, split_i32};
 use crate::wire::frame::HEADER_LEN;
-use crate::wire::startup::CancelKey;
+use crate::wire::startup::{CancelKey, SECRET_LEN_MAX};
 
 /// `Authentication…`
 pub const AUTHENTICATION: u8 = b'R';
@@ -125,11 +125,12 @@ pub fn put_backend_key(out: &mut Vec<u8>, key: &CancelKey) {
     });
 }
 
-/// Reads a whole `BackendKeyData`.
+/// Reads a whole `BackendKeyData`. Servers of protocol 3.0 send 4 bytes of secret; other lengths are taken too, as long
+/// as a CancelRequest can hold them.
 #[must_use]
 pub fn backend_key(message: &[u8]) -> Option<CancelKey> {
     let (process_id, secret) = split_i32(message.get(HEADER_LEN..)?)?;
-    Some(CancelKey { process_id, secret: secret.to_vec() })
+    (secret.len() <= SECRET_LEN_MAX).then(|| CancelKey { process_id, secret: secret.to_vec() })
 }
 
 /// Appends a `ReadyForQuery` with the status byte `I`, `T` or `E`.
@@ -137,7 +138,7 @@ pub fn put_ready(out: &mut Vec<u8>, status: u8) {
     put_message(out, READY_FOR_QUERY, |body| body.push(status));
 }
 
-/// Appends a `NegotiateProtocolVersion`: the newest minor version served, and the options that are not.
+/// Appends a `NegotiateProtocolVersion`: the protocol that is gone on with, and the options that are not served.
 pub fn put_negotiate(out: &mut Vec<u8>, protocol: i32, unknown_options: &[String]) {
     put_message(out, NEGOTIATE_PROTOCOL_VERSION, |body| {
         body.extend_from_slice(&protocol.to_be_bytes());
@@ -213,6 +214,16 @@ mod tests {
         let mut out = Vec::new();
         put_error(&mut out, &[(b'S', "SCHWERWIEGEND"), (b'V', "FATAL"), (b'C', "57P01")]);
         assert!(is_fatal(&out));
+    }
+
+    #[test]
+    fn a_key_has_a_secret_of_256_bytes_at_most() {
+        for (length, is_taken) in [(4, true), (32, true), (256, true), (257, false)] {
+            let key = CancelKey { process_id: -7, secret: vec![1; length] };
+            let mut message = Vec::new();
+            put_backend_key(&mut message, &key);
+            assert_eq!(backend_key(&message), is_taken.then_some(key), "{length} bytes");
+        }
     }
 
     #[test]

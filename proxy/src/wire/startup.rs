@@ -13,6 +13,18 @@ const GSSENC_REQUEST: i32 = 80_877_104;
 const CANCEL_REQUEST: i32 = 80_877_102;
 const PROTOCOL_3_0: i32 = 196_608;
 
+/// The newest minor version of protocol 3 that is spoken to clients.
+const MINOR_VERSION_MAX: u16 = 2;
+
+/// The longest secret of a cancel key in protocol 3.2, in bytes; in 3.0 it has [`SHORT_SECRET_LEN`].
+pub const SECRET_LEN_MAX: usize = 256;
+
+/// The secret of a cancel key in protocol 3.0, in bytes.
+pub const SHORT_SECRET_LEN: usize = 4;
+
+/// The secret of a cancel key that we give a client of protocol 3.2, in bytes, as PostgreSQL 18 does.
+pub const LONG_SECRET_LEN: usize = 32;
+
 /// What a client wants first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstPacket {
@@ -31,14 +43,14 @@ pub enum FirstPacket {
 pub struct CancelKey {
     /// The process id of BackendKeyData.
     pub process_id: i32,
-    /// Its secret, 4 bytes in protocol 3.0.
+    /// Its secret: 4 bytes in protocol 3.0, up to 256 in 3.2.
     pub secret: Vec<u8>,
 }
 
 /// A StartupMessage.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Startup {
-    /// The minor version asked for; 0 in protocol 3.0.
+    /// The minor version asked for, which may be newer than any that is known.
     pub minor_version: u16,
     /// The role to log in as.
     pub user: String,
@@ -48,6 +60,27 @@ pub struct Startup {
     pub parameters: Vec<(String, String)>,
     /// Names that begin with `_pq_.`: protocol options, none of which is known.
     pub protocol_options: Vec<String>,
+}
+
+impl Startup {
+    /// The protocol that the session goes on with, as NegotiateProtocolVersion tells it: the one asked for or the newest
+    /// that we know. 3.1 was never used, and PostgreSQL 18 takes it for a 3.0 without remark.
+    #[must_use]
+    pub fn protocol(&self) -> i32 {
+        PROTOCOL_3_0 | i32::from(self.minor_version.min(MINOR_VERSION_MAX))
+    }
+
+    /// Whether the client must be told what is not served: a newer minor version, or options.
+    #[must_use]
+    pub fn needs_negotiation(&self) -> bool {
+        self.minor_version > MINOR_VERSION_MAX || !self.protocol_options.is_empty()
+    }
+
+    /// The bytes that the secret of its cancel key has.
+    #[must_use]
+    pub const fn secret_len(&self) -> usize {
+        if self.minor_version >= 2 { LONG_SECRET_LEN } else { SHORT_SECRET_LEN }
+    }
 }
 
 /// Why a first packet is not served.
@@ -96,7 +129,7 @@ pub fn read(packet: &[u8]) -> Result<FirstPacket, StartupFault> {
         GSSENC_REQUEST => Ok(FirstPacket::GssEnc),
         CANCEL_REQUEST => {
             let (process_id, secret) = split_i32(rest).ok_or(StartupFault::Length)?;
-            if secret.len() < 4 || secret.len() > 256 {
+            if secret.len() < SHORT_SECRET_LEN || secret.len() > SECRET_LEN_MAX {
                 return Err(StartupFault::Length);
             }
             Ok(FirstPacket::Cancel(CancelKey { process_id, secret: secret.to_vec() }))
@@ -220,6 +253,35 @@ mod tests {
         put_cancel(&mut bytes, &key);
         assert_eq!(bytes.len(), 16);
         assert_eq!(read(&bytes), Ok(FirstPacket::Cancel(key)));
+    }
+
+    #[test]
+    fn a_cancel_request_has_a_secret_of_4_to_256_bytes() {
+        for (length, is_read) in [(0, false), (3, false), (4, true), (32, true), (256, true), (257, false)] {
+            let key = CancelKey { process_id: 7, secret: vec![9; length] };
+            let mut bytes = Vec::new();
+            put_cancel(&mut bytes, &key);
+            let expected = if is_read { Ok(FirstPacket::Cancel(key)) } else { Err(StartupFault::Length) };
+            assert_eq!(read(&bytes), expected, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn the_protocol_is_the_one_asked_for_or_the_newest_that_is_known() {
+        for (minor_version, protocol, is_newer, secret_len) in [
+            (0, 196_608, false, 4),
+            (1, 196_609, false, 4),
+            (2, 196_610, false, 32),
+            (3, 196_610, true, 32),
+            (u16::MAX, 196_610, true, 32),
+        ] {
+            let startup = Startup { minor_version, ..Startup::default() };
+            assert_eq!(startup.protocol(), protocol);
+            assert_eq!(startup.needs_negotiation(), is_newer);
+            assert_eq!(startup.secret_len(), secret_len);
+        }
+        let asking = Startup { protocol_options: vec!["_pq_.x".to_owned()], ..Startup::default() };
+        assert!(asking.needs_negotiation());
     }
 
     proptest! {

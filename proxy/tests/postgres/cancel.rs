@@ -12,14 +12,14 @@ fn case_155_a_cancel_request_ends_the_query_and_leaves_the_session() {
         let mut client = proxy.client(&database);
         for request in [query("SELECT pg_sleep(60)"), [unnamed("SELECT pg_sleep(60)"), sync()].concat()] {
             client.send(&request);
-            await_sleeping(&database, "1");
+            database.await_sleeping("1");
             client.cancel();
             assert_eq!(client.ready().sqlstate().as_deref(), Some("57014"));
             assert_eq!(client.column("SELECT 42"), ["42"]);
         }
         client.run("BEGIN");
         client.send(&query("SELECT pg_sleep(60)"));
-        await_sleeping(&database, "1");
+        database.await_sleeping("1");
         client.cancel();
         assert_eq!(client.ready().status(), 'E');
         client.run("ROLLBACK");
@@ -33,7 +33,7 @@ fn a_cancel_request_with_a_wrong_key_cancels_nothing() {
     let proxy = Proxy::start(pool_of(1));
     let mut client = proxy.client(&database);
     client.send(&query("SELECT pg_sleep(60)"));
-    await_sleeping(&database, "1");
+    database.await_sleeping("1");
     let mut wrong = client.key.clone();
     wrong.secret[0] ^= 1;
     client.cancel_with(&wrong);
@@ -41,7 +41,7 @@ fn a_cancel_request_with_a_wrong_key_cancels_nothing() {
     wrong.process_id ^= 1;
     client.cancel_with(&wrong);
     // The two were taken and did nothing: the query is still there for the third.
-    await_sleeping(&database, "1");
+    database.await_sleeping("1");
     client.cancel();
     assert_eq!(client.ready().sqlstate().as_deref(), Some("57014"));
 }
@@ -54,11 +54,11 @@ fn a_cancel_request_of_a_client_that_runs_nothing_hits_nobody() {
     // The connection was the idle client's a moment ago.
     assert_eq!(idle.column("SELECT 1"), ["1"]);
     busy.send(&query("SELECT pg_sleep(60)"));
-    await_sleeping(&database, "1");
+    database.await_sleeping("1");
     for _ in 0..5 {
         idle.cancel();
     }
-    await_sleeping(&database, "1");
+    database.await_sleeping("1");
     busy.cancel();
     assert_eq!(busy.ready().sqlstate().as_deref(), Some("57014"));
 }
@@ -89,7 +89,7 @@ fn a_cancel_request_is_counted_only_when_it_was_passed_on() {
     client.cancel();
     assert_eq!(proxy.metric("pgrouting_proxy_cancels_total"), 0);
     client.send(&query("SELECT pg_sleep(60)"));
-    await_sleeping(&database, "1");
+    database.await_sleeping("1");
     client.cancel();
     client.ready();
     proxy.await_metric("pgrouting_proxy_cancels_total", 1);
@@ -109,11 +109,4 @@ fn case_157_a_client_that_waits_for_a_connection_can_be_cancelled() {
     assert_eq!((answer.sqlstate().as_deref(), answer.status()), (Some("57014"), 'I'));
     holder.run("COMMIT");
     assert_eq!(waiting.column("SELECT count(*) FROM ledger"), ["0"]);
-}
-
-fn await_sleeping(database: &Database, count: &str) {
-    database.await_value(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'",
-        count,
-    );
 }

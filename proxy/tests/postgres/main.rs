@@ -24,6 +24,7 @@ mod monitor;
 mod pinning;
 mod pooling;
 mod prepared;
+mod protocol;
 mod random_as_postgres;
 mod settings;
 mod simple_as_postgres;

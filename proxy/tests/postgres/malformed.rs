@@ -47,30 +47,6 @@ fn a_message_that_is_longer_than_the_pool_allows_is_refused() {
 }
 
 #[test]
-fn case_109_unknown_protocol_options_are_named_in_the_answer() {
-    let (database, proxy) = pool();
-    let packet = |code: i32, pairs: &[(&str, &str)]| {
-        let mut body = code.to_be_bytes().to_vec();
-        for (name, value) in pairs {
-            body.extend([name.as_bytes(), b"\0", value.as_bytes(), b"\0"].concat());
-        }
-        body.push(0);
-        [&u32::try_from(body.len() + 4).unwrap().to_be_bytes()[..], &body].concat()
-    };
-    let user =
-        [("user", "app"), ("database", database.name.as_str()), ("_pq_.test_protocol_negotiation", "")];
-    for code in [206_607, 196_608, 196_610] {
-        let mut client = Client::open(proxy.port);
-        client.send(&packet(code, &user));
-        let negotiated = client.next().unwrap();
-        assert_eq!(negotiated.kind(), 'v');
-        assert_eq!(negotiated.body(), b"\0\x03\0\0\0\0\0\x01_pq_.test_protocol_negotiation\0");
-        client.log_in("app secret").unwrap();
-        assert_eq!(client.column("SELECT 1"), ["1"]);
-    }
-}
-
-#[test]
 fn case_110_what_is_no_postgres_client_is_turned_away() {
     let (database, proxy) = pool();
     let version_4 = b"\0\0\0\x17\0\x04\0\0user\0postgres\0\0";

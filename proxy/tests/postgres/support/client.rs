@@ -85,6 +85,8 @@ pub struct Client {
     pub key: CancelKey,
     /// The parameters reported at the login, in order.
     pub parameters: Vec<(String, String)>,
+    /// What was said of the protocol's version at the login.
+    pub negotiated: Option<Message>,
     port: u16,
 }
 
@@ -96,7 +98,7 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let key = CancelKey { process_id: 0, secret: vec![0; 4] };
-        Self { stream, inbox: Vec::new(), key, parameters: Vec::new(), port }
+        Self { stream, inbox: Vec::new(), key, parameters: Vec::new(), negotiated: None, port }
     }
 
     /// Logs in.
@@ -144,7 +146,8 @@ impl Client {
                     return Err(Refusal(Some(message)));
                 }
                 'Z' => return Ok(()),
-                'N' | 'v' => {}
+                'v' => self.negotiated = Some(message),
+                'N' => {}
                 kind => panic!("unexpected {kind} at the login"),
             }
         }

@@ -104,6 +104,14 @@ impl Database {
         )
     }
 
+    /// Waits until so many clients of it run `pg_sleep`.
+    pub fn await_sleeping(&self, count: &str) {
+        self.await_value(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'",
+            count,
+        );
+    }
+
     /// Waits until a query has this one value.
     pub fn await_value(&self, sql: &str, expected: &str) {
         let mut admin = self.admin();
