@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Runs outside test suites straight against PostgreSQL and through the proxy, and compares: docs/suites.md.
+# SUITES and MODES choose; STRAIGHT=kept takes the last straight run; PROXY names another binary.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source "$here/fetch.sh"
+
+read -ra suites <<<"${SUITES:-psycopg2 asyncpg pg8000 libpq-go pgx tokio-postgres sqlalchemy pgjdbc pgbench sysbench pg_regress isolation django}"
+read -ra modes <<<"${MODES:-session transaction}"
+export PROXY=${PROXY:-$here/../../target/release/pgrouting-proxy}
+[ -x "$PROXY" ] || { echo "suites: $PROXY is missing: make build" >&2 && exit 2; }
+
+status=0
+for suite in "${suites[@]}"; do
+  [ -f "$here/suite/$suite.sh" ] || { echo "suites: there is no $suite" >&2 && exit 2; }
+  for way in straight "${modes[@]}"; do
+    results=$cache/results/$suite/$way
+    if [ "$way" = straight ] && [ "${STRAIGHT:-}" = kept ] && [ -s "$results/results" ]; then
+      continue
+    fi
+    began=$SECONDS
+    echo "--- $suite, $way" >&2
+    # What a suite that broke off did not reach counts as different below.
+    "$here/one.sh" "$suite" "$way" "$results" || echo "--- $suite, $way: broke off; see $results" >&2
+    echo "--- $suite, $way: $((SECONDS - began)) s" >&2
+  done
+  "$here/compare.py" "$cache/results" "$suite" "${modes[@]}" || status=1
+done
+exit "$status"
