@@ -14,10 +14,11 @@ use axum::routing::{get, put};
 use axum::{Json, Router};
 use pgrouting_contract::config::DOCUMENT_BYTES_MAX;
 use pgrouting_contract::report::{
-    ClientReport, ConfigOutcome, EPOCH_HEADER, Health, ProxyReport, ProxyState, Totals,
+    ClientReport, ConfigOutcome, EPOCH_HEADER, Health, ProxyReport, ProxyState, SessionStateUse, Totals,
 };
 use subtle::ConstantTimeEq as _;
 
+use crate::audit::Audit;
 use crate::config::Source;
 use crate::control::Control;
 use crate::error::ErrorKind;
@@ -37,6 +38,8 @@ pub struct Admin {
     pub readiness: Readiness,
     /// The token that callers must show; `None` where certificates or the loopback address say enough.
     pub token: Option<String>,
+    /// What clients do that ties them to a connection.
+    pub audit: Arc<Audit>,
 }
 
 /// Whether clients should be sent here. A primary that is lost later does not count: an empty Service would turn a
@@ -163,6 +166,17 @@ fn report_of(admin: &Admin) -> ProxyReport {
                 .map(|index| indexed(workers, |w| w.errors.get(index)))
                 .sum(),
         },
+        session_state: admin
+            .audit
+            .entries()
+            .into_iter()
+            .map(|(entry, count)| SessionStateUse {
+                kind: entry.kind.to_owned(),
+                application_name: entry.application_name,
+                statement: entry.statement,
+                count,
+            })
+            .collect(),
     }
 }
 

@@ -157,6 +157,18 @@ impl Drop for Wait<'_> {
 }
 
 impl CancelHandle {
+    /// Takes the process id of the server process that serves this session from now on to its end.
+    pub fn take_process_id(&mut self, process_id: i32) {
+        let mut sessions = locked(&self.registry.sessions);
+        let key = CancelKey { process_id, secret: self.key.secret.clone() };
+        // A session of another server may have both by chance; then the old key stays, which cancels no less.
+        if !sessions.contains_key(&key) {
+            sessions.remove(&self.key);
+            sessions.insert(key.clone(), Arc::clone(&self.slot));
+            self.key = key;
+        }
+    }
+
     /// Ends when a request comes while this is awaited, which is for as long as the session waits for a connection.
     pub async fn cancelled(&self) {
         {

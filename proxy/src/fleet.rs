@@ -157,8 +157,7 @@ impl Fleet {
         let monitor = Monitor {
             endpoint: Endpoint { host: server.host.clone(), port: server.port },
             credentials: Arc::clone(&self.credentials),
-            identity: self.identities.intern(&user, &config.probe.database),
-            settings: Arc::clone(&self.settings),
+            identity: self.identities.intern(&user, &config.probe.database, &self.settings, true),
             interval: config.probe.interval.get(),
             timeout: config.probe.timeout.get(),
             hurry: Arc::clone(hurry),

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod listener;
 pub mod session;
 
+pub mod classify;
 pub mod route;
 pub mod topology;
 
@@ -11,6 +12,7 @@ pub mod fleet;
 pub mod pool;
 pub mod server;
 
+pub mod audit;
 pub mod auth;
 pub mod cancel;
 pub mod monitor;

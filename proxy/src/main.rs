@@ -23,6 +23,7 @@ use pgrouting_proxy::route::Access;
 use pgrouting_proxy::server::connection::{Identities, WorkerId};
 use pgrouting_proxy::server::settings::SettingsRegistry;
 use pgrouting_proxy::session::context::{Context, Worker};
+use pgrouting_proxy::session::state::Databases;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -97,7 +98,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     let active = ActiveConfig::new(config);
     let credentials = Arc::new(Credentials::default());
     let identities = Arc::new(Identities::default());
-    let settings = SettingsRegistry::default();
+    let settings = Arc::new(SettingsRegistry::default());
     let fleet = Fleet::start(&active, Arc::clone(&credentials), Arc::clone(&identities), settings.none());
     let control = Control::new(
         ConfigStore::new(Arc::clone(&active)),
@@ -107,6 +108,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         document,
     );
     control.refresh_secrets().await;
+    let audit = Arc::default();
     let context = Arc::new(Context {
         fleet,
         roles: Roles::new(Arc::clone(&credentials), settings.none()),
@@ -114,6 +116,8 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         cancels: Arc::new(CancelRegistry::default()),
         statements: pgrouting_proxy::server::prepared::Statements::default(),
         settings,
+        databases: Databases::default(),
+        audit: Arc::clone(&audit),
         identities,
         greetings: pgrouting_proxy::session::context::Greetings::default(),
         clients: pgrouting_proxy::session::context::ClientCount::default(),
@@ -125,6 +129,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         workers: threads.metrics.clone(),
         readiness: Readiness::default(),
         token: read_token(&process)?,
+        audit,
     });
     sockets.serve(&process, &admin, &threads)?;
     tokio::spawn(watch_primary(Arc::clone(&admin)));

@@ -7,7 +7,7 @@ use prometheus::{Encoder as _, IntCounterVec, IntGauge, IntGaugeVec, Opts, Regis
 /// Kinds of errors, by the index of `ErrorKind`.
 const ERROR_KINDS: usize = 4;
 /// Reasons to pin, by the index of `PinReason`.
-const PIN_REASONS: usize = 6;
+const PIN_REASONS: usize = 8;
 
 /// A number that one thread changes and others read. Not a read-modify-write, which would cost more than the rest of
 /// the counting.

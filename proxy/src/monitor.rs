@@ -11,7 +11,6 @@ use tracing::debug;
 use crate::auth::users::Credentials;
 use crate::server::connect::{ConnectError, Endpoint, Want, connect};
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
-use crate::server::settings::Settings;
 use crate::wire::backend::error_field;
 
 /// One answer to "who are you": recovery or not, the timeline, and the identity of the database cluster. A standby
@@ -73,8 +72,6 @@ pub struct Monitor {
     pub credentials: Arc<Credentials>,
     /// As whom and to what it connects; `None` while no user is known.
     pub identity: Arc<Identity>,
-    /// No settings.
-    pub settings: Arc<Settings>,
     /// The time from one probe to the next.
     pub interval: Duration,
     /// The longest wait for an answer.
@@ -150,6 +147,8 @@ impl Monitor {
                 id: self.identity.id,
                 user: user.name.clone(),
                 database: self.identity.database.clone(),
+                settings: Arc::clone(&self.identity.settings),
+                is_exclusive: true,
             })
         };
         let parameters = [("application_name".to_owned(), "pgrouting-monitor".to_owned())];
@@ -158,7 +157,6 @@ impl Monitor {
             identity: &identity,
             user,
             parameters: &parameters,
-            settings: &self.settings,
             home: WorkerId(u16::MAX),
             timeout: self.timeout,
         })

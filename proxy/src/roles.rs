@@ -121,15 +121,19 @@ impl Roles {
         database: &str,
     ) -> Result<Box<ServerConnection>, ConnectError> {
         let user = self.credentials.probe().ok_or(ConnectError::Protocol("the probe user is not known"))?;
-        let identity =
-            Arc::new(Identity { id: u32::MAX, user: user.name.clone(), database: database.to_owned() });
+        let identity = Arc::new(Identity {
+            id: u32::MAX,
+            user: user.name.clone(),
+            database: database.to_owned(),
+            settings: Arc::clone(&self.settings),
+            is_exclusive: true,
+        });
         let parameters = [("application_name".to_owned(), "pgrouting-auth".to_owned())];
         connect(Want {
             endpoint: primary,
             identity: &identity,
             user: &user,
             parameters: &parameters,
-            settings: &self.settings,
             home: WorkerId(u16::MAX),
             timeout: QUESTION_TIMEOUT,
         })

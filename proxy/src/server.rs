@@ -4,5 +4,6 @@ pub mod connect;
 pub mod connection;
 pub mod prepared;
 pub mod query;
+pub mod question;
 pub mod replies;
 pub mod settings;

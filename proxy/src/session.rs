@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use pgrouting_contract::config::PoolMode;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -14,11 +13,12 @@ use tracing::{debug, warn};
 use crate::cancel::CancelHandle;
 use crate::pool::server_pool::Lease;
 use crate::route::Access;
+use crate::server::connect::ConnectError;
 use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::end::End;
 use crate::session::exchange::{Exchange, Stop};
-use crate::session::relay::Seen;
+use crate::session::relay::{Seen, tell_restored};
 use crate::session::request::client_header;
 use crate::session::signals::Signals;
 use crate::session::startup::Newcomer;
@@ -32,16 +32,21 @@ pub mod context;
 pub mod end;
 pub mod exchange;
 pub mod forward;
+pub mod greeting;
 pub mod prepared;
 pub mod relay;
 pub mod request;
 pub mod signals;
 pub mod startup;
+pub mod state;
 pub mod tenancy;
 pub mod waiting;
 
 /// The longest that cleaning a connection up for the next client may take.
 const RESET_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest that a server may take to say what the state of a session is.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client that is logged in.
 #[derive(Debug)]
@@ -79,7 +84,7 @@ impl Session {
         };
         let greeted = tokio::select! {
             biased;
-            greeted = startup::greet(&mut self.client, &mut self.tenancy, &self.cancel) => greeted,
+            greeted = greeting::greet(&mut self.client, &mut self.tenancy, &mut self.cancel) => greeted,
             () = signals.kill.as_mut() => Err(End::Told(end::shutdown())),
         };
         let end = match greeted {
@@ -87,8 +92,12 @@ impl Session {
                 worker.metrics.logins_failed.add_one();
                 end
             }
-            Ok(()) => {
+            Ok(lease) => {
                 worker.metrics.logins.add_one();
+                if let Some(lease) = lease {
+                    worker.metrics.count_pin(PinReason::SessionMode);
+                    self.kept = Some((PinReason::SessionMode, lease));
+                }
                 loop {
                     if let Err(end) = self.transaction(&mut signals).await {
                         break end;
@@ -111,7 +120,8 @@ impl Session {
         if !matches!(end, End::Left) {
             end::send_last(&mut self.client.stream, &mut self.client.outbox).await;
         }
-        let kept = self.kept.take();
+        // What cannot be undone goes with its connection.
+        let kept = self.kept.take().filter(|_| !self.client.state.is_spoilt());
         drop(self);
         metrics.clients.take_one();
         if let Some((_, lease)) = kept {
@@ -127,7 +137,7 @@ impl Session {
                 let message_bytes_max = self.message_bytes_max();
                 waiting::request(&mut self.client, signals, message_bytes_max).await?;
                 self.tenancy.look_at_view();
-                let settings = &self.client.settings;
+                let settings = &self.client.state.settings;
                 let leased = match self.tenancy.lease_at_once(settings) {
                     Ok(lease) => Ok(lease),
                     Err(asked) => tokio::select! {
@@ -148,7 +158,7 @@ impl Session {
 
     async fn exchange(
         &mut self,
-        mut reason: Option<PinReason>,
+        before: Option<PinReason>,
         mut lease: Lease,
         signals: &mut Signals<'_>,
     ) -> Result<(), End> {
@@ -177,13 +187,13 @@ impl Session {
             // A cancel request is on its way and must not hit the connection's next client.
             self.cancel.settled().await;
         }
-        if seen.is_unpinned && reason != Some(PinReason::SessionMode) {
-            reason = None;
-        }
-        let was_kept = reason.is_some();
-        reason = reason.or(seen.pin).or_else(|| self.mode_pin());
+        let reason = self.reason();
         match stop {
-            Ok(Stop::AtRest) => self.rest(reason, was_kept, lease),
+            Ok(Stop::AtRest) => {
+                let lease = self.ask(lease).await?;
+                let reason = self.reason();
+                self.rest(reason, before, lease)
+            }
             Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
             Err(()) => {
                 if lease.is_at_rest() {
@@ -194,11 +204,46 @@ impl Session {
         }
     }
 
+    /// Why the session has to keep its connection.
+    fn reason(&self) -> Option<PinReason> {
+        if self.client.state.is_tracked { self.client.state.reason() } else { Some(PinReason::SessionMode) }
+    }
+
+    /// Asks the server what the session's state is now, where the transaction may have changed it.
+    async fn ask(&mut self, mut lease: Lease) -> Result<Lease, End> {
+        while let Some((mut question, sql)) = self.client.state.question() {
+            let aside = self.client.outbox.bytes();
+            // Boxed, so that the rare question does not make every session larger.
+            let answer = Box::pin(timeout(QUESTION_TIMEOUT, lease.run_beside(&sql, aside))).await;
+            match answer {
+                Ok(Ok(rows)) => {
+                    rows.into_iter().for_each(|row| question.take_row(row));
+                    if let Some(given) = self.client.state.answered(question, &lease.identity.user) {
+                        lease.settings = given;
+                        tell_restored(&mut self.client, &mut lease);
+                    }
+                }
+                Ok(Err(ConnectError::Refused(message))) => {
+                    let reason = String::from_utf8_lossy(&message).into_owned();
+                    debug!(reason, "the server does not say what the session's state is");
+                    self.client.state.unanswered(question);
+                }
+                Ok(Err(_)) | Err(_) => return Err(end::lost(&lease)),
+            }
+        }
+        Ok(lease)
+    }
+
     /// The transaction is over: the connection goes back, or stays.
-    fn rest(&mut self, reason: Option<PinReason>, was_kept: bool, lease: Lease) -> Result<(), End> {
+    fn rest(
+        &mut self,
+        reason: Option<PinReason>,
+        before: Option<PinReason>,
+        lease: Lease,
+    ) -> Result<(), End> {
         match reason {
             Some(reason) => {
-                if !was_kept {
+                if before != Some(reason) {
                     self.tenancy.worker.metrics.count_pin(reason);
                 }
                 self.kept = Some((reason, lease));
@@ -209,13 +254,6 @@ impl Session {
             return Err(End::Told(end::shutdown()));
         }
         Ok(())
-    }
-
-    fn mode_pin(&self) -> Option<PinReason> {
-        match self.tenancy.pooling().mode {
-            PoolMode::Session => Some(PinReason::SessionMode),
-            PoolMode::Transaction => None,
-        }
     }
 
     fn message_bytes_max(&self) -> usize {
@@ -253,7 +291,7 @@ async fn reset(mut lease: Lease) {
         Ok(Ok(_)) => {
             lease.prepared.clear();
             lease.unnamed = None;
-            lease.settings = Arc::clone(&lease.opened_with);
+            lease.settings = Arc::clone(&lease.identity.settings);
             lease.give_back();
         }
         Ok(Err(error)) => warn!(%error, "a connection could not be reset and is closed"),

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 /// Each module with the modules that it may import.
 const TABLE: &[(&str, &[&str])] = &[
     ("wire", &[]),
+    ("classify", &[]),
+    ("audit", &["classify"]),
     ("transaction", &["wire"]),
     ("error", &["wire"]),
     ("metrics", &[]),
@@ -18,7 +20,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("topology", &[]),
     ("config", &[]),
     ("route", &["topology"]),
-    ("server", &["wire", "auth", "transaction", "error"]),
+    ("server", &["classify", "wire", "auth", "transaction", "error"]),
     ("pool", &["server"]),
     ("cancel", &["wire"]),
     ("monitor", &["wire", "auth", "server"]),
@@ -28,8 +30,10 @@ const TABLE: &[(&str, &[&str])] = &[
     (
         "session",
         &[
+            "audit",
             "auth",
             "cancel",
+            "classify",
             "error",
             "fleet",
             "metrics",
@@ -42,7 +46,7 @@ const TABLE: &[(&str, &[&str])] = &[
         ],
     ),
     ("listener", &["route", "session"]),
-    ("admin", &["config", "control", "error", "metrics", "transaction"]),
+    ("admin", &["audit", "config", "control", "error", "metrics", "transaction"]),
 ];
 
 #[test]

@@ -54,6 +54,27 @@ pub struct ProxyReport {
     pub clients: ClientReport,
     /// Counters since the process started.
     pub totals: Totals,
+    /// What clients do that ties them to one server connection, or relies on one; the most frequent first, at most 256
+    /// entries since the process started. In session mode this is what to look at before a pool is taken to transaction
+    /// mode.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub session_state: Vec<SessionStateUse>,
+}
+
+/// One statement of one application that leaves state in its session, or reads what is the session's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionStateUse {
+    /// The kind of state: `setting` goes with its client in transaction mode; `temp_table`, `cursor`, `listen`,
+    /// `prepare`, `advisory_lock`, `load` and `opaque` keep the client on its connection; `anything` is a DO, whose
+    /// effect is asked for; `reads_session` (`currval`, `lastval`, `pg_backend_pid`) may find another session.
+    pub kind: String,
+    /// The client's `application_name`.
+    pub application_name: String,
+    /// The statement without its constants and comments, cut off where it is long.
+    pub statement: String,
+    /// How often it was seen.
+    pub count: u64,
 }
 
 /// Whether a proxy serves.

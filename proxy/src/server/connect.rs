@@ -17,7 +17,6 @@ use crate::auth::users::User;
 use crate::server::connection::{Identity, Outbox, Parameters, ServerConnection, WorkerId};
 use crate::server::prepared::PreparedSet;
 use crate::server::replies::Replies;
-use crate::server::settings::Settings;
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{self, authentication, error_field};
 use crate::wire::frame::{HEADER_LEN, header};
@@ -56,8 +55,6 @@ pub struct Want<'a> {
     pub user: &'a Arc<User>,
     /// Settings that it starts with.
     pub parameters: &'a [(String, String)],
-    /// No settings beyond those, as the pool's registry has them.
-    pub settings: &'a Arc<Settings>,
     /// The thread that opens it.
     pub home: WorkerId,
     /// The longest that all of it may take.
@@ -174,7 +171,14 @@ impl Handshake {
     ) -> Result<Box<ServerConnection>, ConnectError> {
         let mut out = Vec::with_capacity(256);
         let mut parameters = vec![("user", &*want.identity.user), ("database", &*want.identity.database)];
-        parameters.extend(want.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let wished = want.identity.settings.values();
+        parameters.extend(
+            want.parameters
+                .iter()
+                .filter(|(name, _)| !wished.contains_key(&name.to_ascii_lowercase()))
+                .map(|(name, value)| (name.as_str(), value.as_str())),
+        );
+        parameters.extend(wished.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         put_startup(&mut out, &parameters);
         self.stream.write_all(&out).await?;
         self.log_in(login).await?;
@@ -209,8 +213,7 @@ impl Handshake {
             idle_since: 0,
             was_idle_long: false,
             transaction: TransactionStatus::Idle,
-            opened_with: Arc::clone(want.settings),
-            settings: Arc::clone(want.settings),
+            settings: Arc::clone(&want.identity.settings),
             parameters,
             prepared: PreparedSet::default(),
             unnamed: None,
@@ -279,6 +282,18 @@ impl ServerConnection {
     /// # Errors
     /// When the connection breaks, or the server answers an error, which is whole.
     pub async fn run(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, ConnectError> {
+        self.run_beside(sql, &mut Vec::new()).await
+    }
+
+    /// The same beside a client: what the server sends meanwhile that is the client's is appended to `aside`.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn run_beside(
+        &mut self,
+        sql: &str,
+        aside: &mut Vec<u8>,
+    ) -> Result<Vec<Vec<Option<String>>>, ConnectError> {
         crate::wire::frontend::put_query(self.outbox.bytes(), sql);
         poll_fn(|cx| self.outbox.poll_send(&mut self.stream, cx)).await?;
         let mut rows = Vec::new();
@@ -292,7 +307,7 @@ impl ServerConnection {
             };
             let total = message.len();
             match message.first() {
-                Some(b'D') => rows.push(crate::server::query::text_row(message)),
+                Some(&backend::DATA_ROW) => rows.push(crate::server::query::text_row(message)),
                 Some(&backend::ERROR_RESPONSE) => error = Some(message.to_vec()),
                 Some(&backend::PARAMETER_STATUS) => {
                     if let Some((name, value)) = backend::parameter_status(message) {
@@ -304,6 +319,7 @@ impl ServerConnection {
                     self.inbox.advance(total);
                     return error.map_or(Ok(rows), |error| Err(ConnectError::Refused(error)));
                 }
+                Some(&backend::NOTIFICATION_RESPONSE) => aside.extend_from_slice(message),
                 _ => {}
             }
             self.inbox.advance(total);

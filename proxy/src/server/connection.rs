@@ -38,6 +38,11 @@ pub struct Identity {
     pub user: String,
     /// The database.
     pub database: String,
+    /// The settings that its connections are opened with, and go back to by RESET: those of the startup packet where
+    /// they are exclusive, none where they are not.
+    pub settings: Arc<Settings>,
+    /// Whether a connection serves one client from its login to its end: those are never mixed with the others.
+    pub is_exclusive: bool,
 }
 
 /// A thread that serves clients; a server connection is registered with one of them at a time.
@@ -66,8 +71,6 @@ pub struct ServerConnection {
     pub was_idle_long: bool,
     /// Where its transaction stands, by the last `ReadyForQuery`.
     pub transaction: TransactionStatus,
-    /// The settings that it was opened with, and goes back to by RESET.
-    pub opened_with: Arc<Settings>,
     /// The settings that it was given last.
     pub settings: Arc<Settings>,
     /// The values that the server has reported, in the order of the first report.
@@ -261,16 +264,34 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// The identity of this user and database.
-    pub fn intern(&self, user: &str, database: &str) -> Arc<Identity> {
+    /// The identity of this user and database, with these settings to begin with.
+    pub fn intern(
+        &self,
+        user: &str,
+        database: &str,
+        settings: &Arc<Settings>,
+        is_exclusive: bool,
+    ) -> Arc<Identity> {
         let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(identity) = known.iter().find(|i| i.user == user && i.database == database) {
+        let is_it = |i: &&Arc<Identity>| {
+            i.user == user
+                && i.database == database
+                && i.is_exclusive == is_exclusive
+                && Arc::ptr_eq(&i.settings, settings)
+        };
+        if let Some(identity) = known.iter().find(is_it) {
             return Arc::clone(identity);
         }
         // Those that no client, connection or cache holds any more make room.
         known.retain(|identity| Arc::strong_count(identity) > 1);
         let id = self.next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let identity = Arc::new(Identity { id, user: user.to_owned(), database: database.to_owned() });
+        let identity = Arc::new(Identity {
+            id,
+            user: user.to_owned(),
+            database: database.to_owned(),
+            settings: Arc::clone(settings),
+            is_exclusive,
+        });
         known.push_back(Arc::clone(&identity));
         identity
     }

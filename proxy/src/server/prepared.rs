@@ -8,6 +8,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::classify::touches::{Touches, touches};
+use crate::wire::codec::split_cstr;
+
 /// What every name of ours begins with.
 pub const NAME_PREFIX: &str = "__pgrouting_";
 
@@ -23,6 +26,22 @@ pub struct Statement {
     pub name: String,
     /// The text, its NUL, and the parameter types, as in `Parse`.
     pub definition: Box<[u8]>,
+    /// What it may do to its session; `None` for nothing.
+    pub touches: Option<Box<Touches>>,
+}
+
+impl Statement {
+    fn new(id: u64, name: String, definition: Box<[u8]>) -> Self {
+        let found = touches(split_cstr(&definition).map_or(&definition, |(text, _)| text));
+        let touches = (!found.is_nothing()).then(|| Box::new(found));
+        Self { id, name, definition, touches }
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        split_cstr(&self.definition).map_or(&self.definition, |(text, _)| text)
+    }
 }
 
 /// What makes two definitions the same statement: the bytes, and the settings under which they are analysed (a
@@ -59,7 +78,7 @@ impl Statements {
             known.prune_at = known.statements.len() * 2 + 64;
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let statement = Arc::new(Statement { id, name: server_name(id), definition: key.definition.clone() });
+        let statement = Arc::new(Statement::new(id, server_name(id), key.definition.clone()));
         known.statements.insert(key, Arc::downgrade(&statement));
         statement
     }
@@ -69,7 +88,7 @@ impl Statements {
     /// A definition for the unnamed statement, which is shared with nobody.
     pub fn anonymous(&self, definition: &[u8]) -> Arc<Statement> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Statement { id, name: String::new(), definition: definition.into() })
+        Arc::new(Statement::new(id, String::new(), definition.into()))
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Owed {
     HiddenQuery,
     /// `ParseComplete` of a named statement of the client's.
     Parse(Box<Definition>),
+    /// `ParseComplete` of a client that has the connection for itself.
+    PlainParse,
     /// `ParseComplete` of the client's unnamed statement.
     UnnamedParse(UnnamedBefore),
     /// `ParseComplete` of a statement that we prepared again.
@@ -114,6 +116,7 @@ impl Owed {
         match self {
             Self::Query(_) | Self::FunctionCall | Self::Sync | Self::HiddenQuery | Self::CopyEnd => false,
             Self::Parse(_)
+            | Self::PlainParse
             | Self::UnnamedParse(_)
             | Self::HiddenParse(_)
             | Self::HiddenUnnamedParse(_)

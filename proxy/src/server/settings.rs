@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Settings of a session, by lower-case name. Two sessions with equal settings share one value.
+/// Settings of a session, by lower-case name: those that it came with and those that it has set, its role too. Two sessions with equal settings share one value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Unique among the settings that differ in more than the application's name, so that a prepared statement is
@@ -39,7 +39,14 @@ struct Known {
     prune_at: usize,
 }
 
-const APPLICATION_NAME: &str = "application_name";
+/// The setting that says what a client is, and is told at the login.
+pub const APPLICATION_NAME: &str = "application_name";
+
+/// The setting that SET ROLE changes.
+pub const ROLE: &str = "role";
+
+/// The setting that SET SESSION AUTHORIZATION changes, which resets the role.
+pub const SESSION_AUTHORIZATION: &str = "session_authorization";
 
 impl Settings {
     /// The value of a setting.
@@ -58,21 +65,40 @@ impl Settings {
             .collect()
     }
 
+    /// All of them, by lower-case name.
+    #[must_use]
+    pub const fn values(&self) -> &BTreeMap<String, String> {
+        &self.values
+    }
+
     /// The statements that turn a connection that has the settings `self` into one that has `to`; empty when it is
-    /// one already. `RESET` goes back to what the connection was opened with.
+    /// one already. `RESET` goes back to what the connection was opened with. Nothing is set as another role than the
+    /// one that logged in, which may set what others may not.
     #[must_use]
     pub fn change_to(&self, to: &Self) -> String {
         let mut sql = String::new();
-        for name in self.values.keys().filter(|name| !to.values.contains_key(*name)) {
+        if self.values == to.values {
+            return sql;
+        }
+        let is_identity = |name: &str| name == ROLE || name == SESSION_AUTHORIZATION;
+        let has_identity = |settings: &Self| settings.values.keys().any(|name| is_identity(name));
+        if has_identity(self) {
+            sql.push_str("RESET SESSION AUTHORIZATION;RESET ROLE;");
+        }
+        for name in self.values.keys().filter(|name| !is_identity(name) && !to.values.contains_key(*name)) {
             let _ = write!(sql, "RESET {};", quoted_name(name));
         }
-        let mut changed = to.values.iter().filter(|(name, value)| self.values.get(*name) != Some(value));
-        if let Some(first) = changed.next() {
-            // set_config reads a list as the startup packet does; SET would take it for one name.
-            let _ = write!(sql, "SELECT {}", set_config(first));
-            for each in changed {
-                let _ = write!(sql, ",{}", set_config(each));
-            }
+        let changed = to
+            .values
+            .iter()
+            .filter(|(name, value)| !is_identity(name) && self.values.get(*name) != Some(value));
+        // The authorization first, since it resets the role.
+        let identity =
+            [SESSION_AUTHORIZATION, ROLE].into_iter().filter_map(|name| to.values.get_key_value(name));
+        // set_config reads a list as the startup packet does; SET would take it for one name.
+        let calls: Vec<_> = changed.chain(identity).map(set_config).collect();
+        if !calls.is_empty() {
+            let _ = write!(sql, "SELECT {}", calls.join(","));
         }
         sql
     }
@@ -103,13 +129,21 @@ impl SettingsRegistry {
         Ok(self.intern(values))
     }
 
+    /// The same settings without the application's name.
+    #[must_use]
+    pub fn without_application_name(&self, settings: &Settings) -> Arc<Settings> {
+        self.intern(settings.without_application_name().into_iter().collect())
+    }
+
     /// No settings: what a server connection is opened with.
     #[must_use]
     pub fn none(&self) -> Arc<Settings> {
         self.intern(BTreeMap::new())
     }
 
-    fn intern(&self, values: BTreeMap<String, String>) -> Arc<Settings> {
+    /// The settings with these values, by lower-case name; the same for everyone.
+    #[must_use]
+    pub fn intern(&self, values: BTreeMap<String, String>) -> Arc<Settings> {
         let key: Vec<_> = values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let plan_key: Vec<_> = key.iter().filter(|(name, _)| name != APPLICATION_NAME).cloned().collect();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,8 +206,8 @@ fn quoted_name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A text constant that means the same whatever `standard_conforming_strings` is.
-pub(crate) fn quoted_text(text: &str) -> String {
+/// A text constant in quotes that means the same whatever `standard_conforming_strings` is.
+pub fn quoted_text(text: &str) -> String {
     format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
@@ -244,6 +278,27 @@ mod tests {
             concat!(
                 "RESET \"geqo\";SELECT pg_catalog.set_config(E'a.b',E'x',false),",
                 r"pg_catalog.set_config(E'timezone',E'it''s\\',false)"
+            )
+        );
+    }
+
+    #[test]
+    fn settings_are_changed_as_the_role_that_logged_in() {
+        let registry = SettingsRegistry::default();
+        let none = registry.none();
+        let bob = settings(&registry, &[("role", "bob"), ("geqo", "off")]);
+        let eve = settings(&registry, &[("role", "eve"), ("session_authorization", "ann"), ("geqo", "off")]);
+        let back = "RESET SESSION AUTHORIZATION;RESET ROLE;";
+        assert_eq!(bob.change_to(&none), format!("{back}RESET \"geqo\";"));
+        assert_eq!(
+            none.change_to(&bob),
+            "SELECT pg_catalog.set_config(E'geqo',E'off',false),pg_catalog.set_config(E'role',E'bob',false)"
+        );
+        assert_eq!(
+            bob.change_to(&eve),
+            format!(
+                "{back}SELECT pg_catalog.set_config(E'session_authorization',E'ann',false),\
+                 pg_catalog.set_config(E'role',E'eve',false)"
             )
         );
     }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf as _, BytesMut};
@@ -10,8 +9,8 @@ use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 
 use crate::server::connection::Outbox;
-use crate::server::settings::Settings;
 use crate::session::prepared::ClientStatements;
+use crate::session::state::State;
 
 /// Bytes that the first read of a request may bring: most requests fit, and a buffer of that size costs the allocator
 /// next to nothing.
@@ -31,8 +30,8 @@ pub struct Client {
     pub outbox: Outbox,
     /// What it has prepared.
     pub statements: ClientStatements,
-    /// The settings that it came with.
-    pub settings: Arc<Settings>,
+    /// What it has set, and what ties it to a connection.
+    pub state: State,
     /// Bytes of a large message, still to come, that go to the server as they are.
     pub streaming: usize,
     /// Bytes of a large message, still to come, that nobody wants.
@@ -44,13 +43,13 @@ pub struct Client {
 impl Client {
     /// A client whose first bytes, if it sent any with its login, are in `inbox`.
     #[must_use]
-    pub fn new(stream: TcpStream, inbox: BytesMut, settings: Arc<Settings>) -> Self {
+    pub fn new(stream: TcpStream, inbox: BytesMut, state: State) -> Self {
         Self {
             stream,
             inbox,
             outbox: Outbox::default(),
             statements: ClientStatements::default(),
-            settings,
+            state,
             streaming: 0,
             discarding: 0,
             is_skipping: false,

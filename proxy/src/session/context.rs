@@ -1,6 +1,6 @@
 //! What all sessions of the process share, and what those of one thread do.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::Audit;
 use crate::auth::users::Credentials;
 use crate::cancel::CancelRegistry;
 use crate::error::ErrorKind;
@@ -19,6 +20,7 @@ use crate::server::connection::{Identities, Parameters, WorkerId};
 use crate::server::prepared::Statements;
 use crate::server::settings::SettingsRegistry;
 use crate::session::relay::Seen;
+use crate::session::state::Databases;
 use crate::transaction::PinReason;
 
 /// Clients that are asked to leave in one second when the process stops, so that those who take them over are not
@@ -41,8 +43,12 @@ pub struct Context {
     pub cancels: Arc<CancelRegistry>,
     /// The prepared statements.
     pub statements: Statements,
-    /// The settings that clients came with.
-    pub settings: SettingsRegistry,
+    /// The settings that clients have.
+    pub settings: Arc<SettingsRegistry>,
+    /// What sessions of one database share.
+    pub databases: Databases,
+    /// What clients do that ties them to a connection.
+    pub audit: Arc<Audit>,
     /// Roles and databases.
     pub identities: Arc<Identities>,
     /// What servers report at a login.
@@ -153,7 +159,16 @@ impl Drop for CountedClient {
 /// no server connection when an equal one came before.
 #[derive(Debug, Default)]
 pub struct Greetings {
-    known: Mutex<HashMap<GreetingKey, (Instant, Arc<Parameters>)>>,
+    known: Mutex<HashMap<GreetingKey, (Instant, Arc<Greeting>)>>,
+}
+
+/// What a server reports to a new session.
+#[derive(Debug)]
+pub struct Greeting {
+    /// The values that a client is told.
+    pub parameters: Parameters,
+    /// The settings asked for as the server spells them, but for the application's name.
+    pub settings: BTreeMap<String, String>,
 }
 
 /// Identity, the port that the client came in at (a standby reports other values), and the settings but for the
@@ -169,7 +184,7 @@ const GREETING_FRESH: Duration = Duration::from_secs(60);
 impl Greetings {
     /// What a session of this kind was told within the last minute.
     #[must_use]
-    pub fn find(&self, key: &GreetingKey) -> Option<Arc<Parameters>> {
+    pub fn find(&self, key: &GreetingKey) -> Option<Arc<Greeting>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known
             .get(key)
@@ -178,7 +193,7 @@ impl Greetings {
     }
 
     /// Keeps what a session of this kind is told.
-    pub fn keep(&self, key: GreetingKey, greeting: Arc<Parameters>) {
+    pub fn keep(&self, key: GreetingKey, greeting: Arc<Greeting>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= GREETINGS_MAX {
             known.clear();

@@ -65,6 +65,19 @@ pub fn fault(fault: &RequestFault) -> ClientError {
     }
 }
 
+/// The server has closed a connection that the session needs.
+pub fn lost(lease: &Lease) -> End {
+    warn!(server = lease.pool().name, "the server closed a connection in use");
+    End::Told(
+        ClientError::fatal(
+            ErrorKind::Server,
+            sqlstate::CONNECTION_FAILURE,
+            "the server closed the connection unexpectedly",
+        )
+        .with_hint("Whether a statement under way took effect is not known."),
+    )
+}
+
 /// Why the session ends after an exchange that did not come to rest. A connection at rest is kept for its cleaning;
 /// any other is closed here, which rolls its transaction back.
 pub fn of(
@@ -79,15 +92,8 @@ pub fn of(
         Stop::ClientFault(reason) => End::Told(fault(&reason)),
         Stop::ServerGone(_) if is_told => End::Closed,
         Stop::ServerGone(error) => {
-            warn!(server = lease.pool().name, ?error, "the server closed a connection in use");
-            End::Told(
-                ClientError::fatal(
-                    ErrorKind::Server,
-                    sqlstate::CONNECTION_FAILURE,
-                    "the server closed the connection unexpectedly",
-                )
-                .with_hint("Whether a statement under way took effect is not known."),
-            )
+            warn!(?error, "the server did not say why");
+            lost(&lease)
         }
         Stop::ServerFault(error) => {
             warn!(server = lease.pool().name, %error, "a server connection is out of step and is closed");

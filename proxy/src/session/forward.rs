@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use bytes::Buf as _;
 
+use crate::classify::touches::touches;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Statement, Statements, server_name};
 use crate::server::replies::{Owed, UnnamedBefore};
 use crate::session::client::Client;
 use crate::session::request::{RequestFault, client_header, is_streamed};
 use crate::transaction::TransactionStatus;
-use crate::wire::codec::put_cstr;
+use crate::wire::codec::{put_cstr, split_cstr};
 use crate::wire::frame::{HEADER_LEN, Header};
 use crate::wire::frontend::{
     BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
@@ -132,15 +133,16 @@ const fn must_wait(client: &Client, server: &ServerConnection, kind: u8) -> bool
 
 /// Gives the connection this client's settings, where it has others, before its first message.
 fn give_settings(client: &Client, server: &mut ServerConnection) {
-    if Arc::ptr_eq(&client.settings, &server.settings) || !server.is_at_rest() {
+    let settings = &client.state.settings;
+    if Arc::ptr_eq(settings, &server.settings) || !server.is_at_rest() {
         return;
     }
-    let sql = server.settings.change_to(&client.settings);
+    let sql = server.settings.change_to(settings);
     if !sql.is_empty() {
         put_query(server.outbox.bytes(), &sql);
         server.replies.push(Owed::HiddenQuery);
     }
-    server.settings = Arc::clone(&client.settings);
+    server.settings = Arc::clone(settings);
 }
 
 /// Takes one message, which is whole or large.
@@ -152,6 +154,10 @@ fn take(
     header: Header,
 ) {
     let understood = match header.kind {
+        PARSE | BIND | DESCRIBE | CLOSE if !client.state.is_tracked => {
+            take_as_it_is(client, server, message, header.kind);
+            Some(())
+        }
         PARSE => take_parse(client, server, statements, message),
         BIND => take_bind(client, server, message, header),
         DESCRIBE => take_describe(client, server, message),
@@ -168,10 +174,27 @@ fn take(
     server.is_unsynced = true;
 }
 
+/// Takes a message of a client that has its connection for itself: names are its own.
+fn take_as_it_is(client: &mut Client, server: &mut ServerConnection, message: &[u8], kind: u8) {
+    if kind == PARSE
+        && let Some((sql, _)) = parse(message).and_then(|parsed| split_cstr(parsed.definition))
+    {
+        client.state.note(&touches(sql), sql);
+    }
+    let owed = match kind {
+        PARSE => Owed::PlainParse,
+        BIND => Owed::Bind,
+        DESCRIBE => Owed::Describe,
+        _ => Owed::Close,
+    };
+    pass(server, message, Some(owed));
+}
+
 /// Takes a message that names no statement.
 fn take_plain(client: &mut Client, server: &mut ServerConnection, message: &[u8], header: Header) {
     match header.kind {
         QUERY => {
+            note_query(client, message, header);
             let client_before = client.statements.define_unnamed(None);
             let before = UnnamedBefore { client: client_before, server: server.unnamed.take() };
             pass(server, message, Some(Owed::Query(before)));
@@ -201,6 +224,17 @@ fn take_plain(client: &mut Client, server: &mut ServerConnection, message: &[u8]
     if matches!(header.kind, EXECUTE | FLUSH) {
         server.is_unsynced = true;
     }
+}
+
+/// What a simple query may do to the session.
+fn note_query(client: &mut Client, message: &[u8], header: Header) {
+    if message.len() < header.total {
+        client.state.note_unread();
+        return;
+    }
+    let sql = message.get(HEADER_LEN..).unwrap_or_default();
+    let sql = sql.strip_suffix(b"\0").unwrap_or(sql);
+    client.state.note(&touches(sql), sql);
 }
 
 fn pass(server: &mut ServerConnection, message: &[u8], owed: Option<Owed>) {
@@ -233,7 +267,7 @@ fn take_parse(
         server.replies.push(Owed::Parse(definition));
         return Some(());
     }
-    let statement = statements.intern(parsed.definition, client.settings.plan_id);
+    let statement = statements.intern(parsed.definition, client.state.settings.plan_id);
     let definition = client.statements.define(parsed.name, Some(Arc::clone(&statement)));
     let is_prepared = server.prepared.touch(statement.id);
     if is_prepared && server.transaction != TransactionStatus::Failed {
@@ -252,8 +286,18 @@ fn take_parse(
     Some(())
 }
 
-fn take_bind(client: &Client, server: &mut ServerConnection, message: &[u8], header: Header) -> Option<()> {
+fn take_bind(
+    client: &mut Client,
+    server: &mut ServerConnection,
+    message: &[u8],
+    header: Header,
+) -> Option<()> {
     let (portal, name) = bind_names(message)?;
+    if let Some(statement) = client.statements.find(name)
+        && let Some(touches) = &statement.touches
+    {
+        client.state.note(touches, statement.text());
+    }
     match client.statements.find(name) {
         Some(statement) if !name.is_empty() => {
             prepare(server, statement);

@@ -6,11 +6,12 @@
 
 use bytes::Buf as _;
 
+use crate::classify::tags::{TagEffect, tag_effect};
 use crate::server::connection::{SERVER_MESSAGE_MAX, ServerConnection};
 use crate::server::prepared::NAME_PREFIX;
 use crate::server::replies::{Owed, SkipsUntil};
 use crate::session::client::Client;
-use crate::transaction::{PinReason, TagEffect, TransactionStatus, tag_effect};
+use crate::transaction::TransactionStatus;
 use crate::wire::backend::{
     self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_IN_RESPONSE,
     EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE, NOTIFICATION_RESPONSE, PARAMETER_STATUS,
@@ -30,10 +31,6 @@ pub struct Seen {
     pub transactions: u64,
     /// Errors that were passed on.
     pub errors: u64,
-    /// Why the session must keep its connection from now on.
-    pub pin: Option<PinReason>,
-    /// Whether everything that pins was discarded.
-    pub is_unpinned: bool,
     /// Whether the server has said that it ends the connection.
     pub is_fatal: bool,
 }
@@ -139,7 +136,11 @@ fn take(
     match header.kind {
         PARSE_COMPLETE => match server.replies.pop() {
             Some(
-                Owed::Parse(_) | Owed::UnnamedParse(_) | Owed::HiddenParse(_) | Owed::HiddenUnnamedParse(_),
+                Owed::Parse(_)
+                | Owed::PlainParse
+                | Owed::UnnamedParse(_)
+                | Owed::HiddenParse(_)
+                | Owed::HiddenUnnamedParse(_),
             ) => {}
             _ => return Err(out_of_step),
         },
@@ -158,7 +159,7 @@ fn take(
         }
         COMMAND_COMPLETE | EMPTY_QUERY_RESPONSE | PORTAL_SUSPENDED => {
             if header.kind == COMMAND_COMPLETE && !is_hidden {
-                note_tag(client, server, seen);
+                note_tag(client, server);
             }
             if matches!(server.replies.front(), Some(Owed::Execute)) {
                 server.replies.pop();
@@ -195,6 +196,18 @@ fn take_ready(
     }
 }
 
+/// Tells the client of settings that it has reset: it believes those of the server, and gets those that it came with.
+pub fn tell_restored(client: &mut Client, server: &mut ServerConnection) {
+    leave_out(client, server, 0);
+    for (name, _) in server.parameters.iter() {
+        let lower = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let wanted = client.state.settings.value(&lower);
+        if let Some(value) = wanted.filter(|_| server.settings.value(&lower).is_none()) {
+            backend::put_parameter_status(client.outbox.bytes(), name, value.as_bytes());
+        }
+    }
+}
+
 fn note_parameter(server: &mut ServerConnection) {
     let Some((name, value)) = server
         .message_at(server.cleared)
@@ -206,18 +219,18 @@ fn note_parameter(server: &mut ServerConnection) {
     server.parameters.set(&name, &value);
 }
 
-fn note_tag(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) {
+fn note_tag(client: &mut Client, server: &mut ServerConnection) {
     let Some(message) = server.message_at(server.cleared) else { return };
-    match tag_effect(backend::command_tag(message)) {
-        TagEffect::None => {}
-        TagEffect::Pins(reason) => seen.pin = seen.pin.or(Some(reason)),
+    let effect = tag_effect(backend::command_tag(message));
+    client.state.note_tag(effect);
+    match effect {
+        TagEffect::None | TagEffect::Begins(_) | TagEffect::Ends(_) => {}
         TagEffect::DiscardsAll => {
             forget_statements(client, server);
             // The connection has the settings that it was opened with; this client's are given again with its next
             // request, as PostgreSQL would have gone back to those of its startup packet.
-            server.settings = std::sync::Arc::clone(&server.opened_with);
-            seen.pin = None;
-            seen.is_unpinned = true;
+            server.settings = std::sync::Arc::clone(&server.identity.settings);
+            tell_restored(client, server);
         }
         TagEffect::DeallocatesAll => forget_statements(client, server),
     }
@@ -297,6 +310,7 @@ fn take_back(client: &mut Client, server: &mut ServerConnection, owed: Owed, is_
         Owed::HiddenUnnamedClose(before) => server.unnamed = Some(before),
         Owed::HiddenClose(id) => server.prepared.restore(id),
         Owed::Bind
+        | Owed::PlainParse
         | Owed::Describe
         | Owed::Execute
         | Owed::Close

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use pgrouting_contract::config::{AuthConfig, ProxyConfig};
+use pgrouting_contract::config::{AuthConfig, PoolMode, ProxyConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -16,14 +16,12 @@ use crate::cancel::{CancelHandle, CancelOutcome};
 use crate::error::{ClientError, ErrorKind};
 use crate::route::Access;
 use crate::server::connect::ConnectError;
-use crate::server::connection::Parameters;
 use crate::session::client::Client;
 use crate::session::context::{Context, CountedClient, Worker};
-use crate::session::end::{self, End};
-use crate::session::tenancy::{Refusal, Tenancy};
-use crate::wire::backend::{
-    error_field, put_backend_key, put_error, put_negotiate, put_parameter_status, put_ready,
-};
+use crate::session::end::{self};
+use crate::session::state::State;
+use crate::session::tenancy::Tenancy;
+use crate::wire::backend::put_negotiate;
 use crate::wire::frame::header;
 use crate::wire::sqlstate;
 use crate::wire::startup::{FirstPacket, Startup, StartupFault, packet_len, read};
@@ -66,9 +64,19 @@ pub async fn enter(
     let told = match entered {
         Ok(Ok((startup, counted))) => match context.settings.from_startup(&startup.parameters) {
             Ok(settings) => {
-                let mut client = Client::new(entrance.stream, entrance.inbox, settings);
+                let is_exclusive = config.pooling.mode == PoolMode::Session;
+                let opened_with = if is_exclusive {
+                    context.settings.without_application_name(&settings)
+                } else {
+                    context.settings.none()
+                };
+                let identity =
+                    context.identities.intern(&startup.user, &startup.database, &opened_with, is_exclusive);
+                let tracking =
+                    context.databases.tracking(&startup.database, &context.settings, &context.audit);
+                let state = State::new(tracking, settings, !is_exclusive);
+                let mut client = Client::new(entrance.stream, entrance.inbox, state);
                 *client.outbox.bytes() = entrance.out;
-                let identity = context.identities.intern(&startup.user, &startup.database);
                 let cancel = context.cancels.register(startup.secret_len());
                 let tenancy = Tenancy::new(context, worker, identity, access);
                 return Some(Newcomer { client, tenancy, cancel, counted });
@@ -259,79 +267,4 @@ fn login_error(user: &str, fault: LoginFault) -> ClientError {
             "client selected an invalid SASL authentication mechanism",
         ),
     }
-}
-
-/// Tells the client what a server reports to a session like this. A server is asked unless one was a moment ago; it
-/// may refuse, as for a database that does not exist.
-///
-/// # Errors
-/// When there is no server, or it refuses.
-pub async fn greet(client: &mut Client, tenancy: &mut Tenancy, cancel: &CancelHandle) -> Result<(), End> {
-    let context = Arc::clone(&tenancy.context);
-    let key = (tenancy.identity.id, tenancy.access, client.settings.without_application_name());
-    let greeting = match context.greetings.find(&key) {
-        Some(greeting) => greeting,
-        None => {
-            let greeting = Arc::new(Box::pin(ask_for_greeting(client, tenancy)).await?);
-            context.greetings.keep(key, Arc::clone(&greeting));
-            greeting
-        }
-    };
-    let application_name = client.settings.value("application_name").unwrap_or_default();
-    let out = client.outbox.bytes();
-    for (name, value) in greeting.iter() {
-        let value = if name == b"application_name" { application_name.as_bytes() } else { value };
-        put_parameter_status(out, name, value);
-    }
-    put_backend_key(out, &cancel.key);
-    put_ready(out, b'I');
-    Ok(())
-}
-
-async fn ask_for_greeting(client: &Client, tenancy: &mut Tenancy) -> Result<Parameters, End> {
-    let leased = match tenancy.lease_at_once(&client.settings) {
-        Ok(lease) => Ok(lease),
-        Err(asked) => tenancy.lease_in_time(&client.settings, asked).await,
-    };
-    let mut lease = match leased {
-        Ok(lease) => lease,
-        Err(Refusal::Proxy(error)) => return Err(End::Told(error.into_fatal())),
-        Err(Refusal::Server(message)) => return Err(End::Refused(message)),
-    };
-    let change = lease.settings.change_to(&client.settings);
-    if !change.is_empty() {
-        match lease.run(&change).await {
-            Ok(_) => lease.settings = Arc::clone(&client.settings),
-            Err(ConnectError::Refused(message)) => {
-                // The statements before the one that failed were rolled back with it.
-                lease.give_back();
-                return Err(End::Refused(as_fatal(&message)));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the server broke off at a login");
-                let error = ClientError::fatal(
-                    ErrorKind::Server,
-                    sqlstate::CONNECTION_FAILURE,
-                    "the server closed the connection unexpectedly",
-                );
-                return Err(End::Told(error));
-            }
-        }
-    }
-    let parameters = lease.parameters.clone();
-    lease.give_back();
-    Ok(parameters)
-}
-
-/// A server's error as PostgreSQL reports it while a session starts: FATAL.
-fn as_fatal(message: &[u8]) -> Vec<u8> {
-    let text = |kind| String::from_utf8_lossy(error_field(message, kind).unwrap_or_default()).into_owned();
-    let fields = [(b'C', text(b'C')), (b'M', text(b'M')), (b'D', text(b'D')), (b'H', text(b'H'))];
-    let mut kept: Vec<(u8, &str)> = vec![(b'S', "FATAL"), (b'V', "FATAL")];
-    kept.extend(
-        fields.iter().filter(|(_, text)| !text.is_empty()).map(|(kind, text)| (*kind, text.as_str())),
-    );
-    let mut out = Vec::new();
-    put_error(&mut out, &kept);
-    out
 }

@@ -206,13 +206,11 @@ impl Tenancy {
             return Err(ConnectError::Login(crate::auth::answer::AnswerFault::NoSecret));
         };
         let limits = pool.limits();
-        let settings = self.context.settings.none();
         let connection = connect(Want {
             endpoint: &pool.endpoint,
             identity: &self.identity,
             user: &user,
             parameters: &limits.parameters,
-            settings: &settings,
             home: self.worker.id,
             timeout: limits.connect_timeout,
         })

@@ -19,6 +19,8 @@ pub const CLOSE_COMPLETE: u8 = b'3';
 pub const COMMAND_COMPLETE: u8 = b'C';
 /// `CopyInResponse`
 pub const COPY_IN_RESPONSE: u8 = b'G';
+/// `DataRow`
+pub const DATA_ROW: u8 = b'D';
 /// `EmptyQueryResponse`
 pub const EMPTY_QUERY_RESPONSE: u8 = b'I';
 /// `ErrorResponse`

@@ -1,6 +1,5 @@
 //! State that cannot move keeps its session on its connection, and nobody else ever sees it.
 
-use super::support::message::query;
 use super::support::poll;
 use super::support::proxy::{Proxy, pool_of, session_pool_of};
 use super::support::server::Database;
@@ -11,8 +10,10 @@ fn state_that_cannot_move_pins_until_discard_all() {
     let proxy = Proxy::start(pool_of(2));
     let mut other = proxy.client(&database);
     for (reason, sql) in [
-        ("setting", "SET geqo = off"),
-        ("setting", "RESET geqo"),
+        ("temp_table", "CREATE TEMP TABLE scratch (n int)"),
+        ("advisory_lock", "SELECT pg_advisory_lock(1)"),
+        ("cursor", "DECLARE held CURSOR WITH HOLD FOR SELECT 1"),
+        ("opaque", "SELECT setseed(0.5)"),
         ("listen", "LISTEN depot"),
         ("prepare", "PREPARE mine AS SELECT 1"),
     ] {
@@ -137,12 +138,13 @@ fn a_session_that_is_pinned_by_the_mode_waits_like_any_other() {
     let database = Database::create();
     let proxy = Proxy::start(session_pool_of(1));
     let mut first = proxy.client(&database);
-    let mut second = proxy.client(&database);
     let backend = first.backend();
-    second.send(&query("SELECT pg_backend_pid()"));
+    let login = proxy.login(&database);
+    let second = std::thread::spawn(move || login.connect());
     proxy.await_waiting(1);
     assert_eq!(first.backend(), backend);
     first.leave();
-    assert_eq!(second.ready().column(), [backend]);
+    let mut second = second.join().unwrap();
+    assert_eq!(second.column("SELECT pg_backend_pid()"), [backend]);
     poll("the first to be gone", || (proxy.report().clients.connected == 1).then_some(()));
 }

@@ -1,0 +1,8 @@
+//! What a statement is, from its text alone; pure.
+
+pub mod bodies;
+pub mod fold;
+pub mod kinds;
+pub mod lexer;
+pub mod tags;
+pub mod touches;

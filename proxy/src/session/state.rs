@@ -1,0 +1,415 @@
+//! The state of a client's session that outlives its transactions: what it has set, and what ties it to its connection.
+//!
+//! The texts of statements say what may have changed; when the transaction is over, the server is asked what is there.
+//! So a rollback, a savepoint, a function or a computed value need no model of ours. Settings are then given to whatever
+//! connection serves the client next; anything else keeps the session where it is, as long as it lasts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::time::Instant;
+
+use crate::audit::Audit;
+use crate::classify::bodies::{Bodies, Weighed};
+use crate::classify::kinds::Kinds;
+use crate::classify::tags::TagEffect;
+use crate::classify::touches::Touches;
+use crate::server::question::Question;
+use crate::server::settings::{APPLICATION_NAME, SESSION_AUTHORIZATION, Settings, SettingsRegistry};
+use crate::transaction::PinReason;
+
+/// Settings with a dot in their names that are asked about; a session with more is tied to its connection.
+const DOTTED_MAX: usize = 200;
+
+/// What the sessions of one database share to keep track of their state.
+#[derive(Debug)]
+pub struct Tracking {
+    /// All settings in use.
+    pub registry: Arc<SettingsRegistry>,
+    /// What was seen that relies on one connection.
+    pub audit: Arc<Audit>,
+    /// What the database's functions do.
+    bodies: Bodies,
+}
+
+/// The databases of the process.
+#[derive(Debug, Default)]
+pub struct Databases {
+    known: Mutex<HashMap<String, Weak<Tracking>>>,
+}
+
+impl Databases {
+    /// What the sessions of a database share.
+    pub fn tracking(
+        &self,
+        database: &str,
+        registry: &Arc<SettingsRegistry>,
+        audit: &Arc<Audit>,
+    ) -> Arc<Tracking> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tracking) = known.get(database).and_then(Weak::upgrade) {
+            return tracking;
+        }
+        known.retain(|_, tracking| tracking.strong_count() > 0);
+        let tracking = Arc::new(Tracking {
+            registry: Arc::clone(registry),
+            audit: Arc::clone(audit),
+            bodies: Bodies::default(),
+        });
+        known.insert(database.to_owned(), Arc::downgrade(&tracking));
+        tracking
+    }
+}
+
+/// The state of one session.
+#[derive(Debug)]
+pub struct State {
+    /// What the sessions of its database share.
+    pub tracking: Arc<Tracking>,
+    /// The settings that it came with, and goes back to by RESET.
+    pub startup: Arc<Settings>,
+    /// Its settings now.
+    pub settings: Arc<Settings>,
+    /// Whether the connection goes back after each transaction, so that the state has to be known. The mode of the
+    /// pool at the login decides for the whole session.
+    pub is_tracked: bool,
+    /// What may have changed since the server was asked.
+    changed: Kinds,
+    /// What the texts since then have said of themselves, so that tags bring nothing new.
+    mentioned: Kinds,
+    /// What ties it to its connection.
+    pins: Kinds,
+    /// The server did not answer; it is asked again after the next statement.
+    is_unanswered: bool,
+    /// The names of settings with a dot that it may have set.
+    dotted: Vec<Box<str>>,
+    /// Functions that it has called and nothing is known of.
+    unknown: Vec<Box<str>>,
+}
+
+impl State {
+    /// The state of a session that begins.
+    #[must_use]
+    pub fn new(tracking: Arc<Tracking>, startup: Arc<Settings>, is_tracked: bool) -> Self {
+        let dotted = startup.values().keys().filter(|name| name.contains('.')).map(|name| (**name).into());
+        Self {
+            dotted: dotted.collect(),
+            settings: Arc::clone(&startup),
+            startup,
+            tracking,
+            is_tracked,
+            changed: Kinds::NONE,
+            mentioned: Kinds::NONE,
+            pins: Kinds::NONE,
+            is_unanswered: false,
+            unknown: Vec::new(),
+        }
+    }
+
+    /// Spells the settings that it came with as the server does, which `values` tells.
+    pub fn normalize(&mut self, values: &BTreeMap<String, String>) {
+        if values.is_empty() {
+            return;
+        }
+        let mut all = self.startup.values().clone();
+        all.extend(values.iter().map(|(name, value)| (name.clone(), value.clone())));
+        self.startup = self.tracking.registry.intern(all);
+        self.settings = Arc::clone(&self.startup);
+    }
+
+    /// Takes note of a statement that is being sent to the server.
+    pub fn note(&mut self, touches: &Touches, sql: &[u8]) {
+        if touches.is_nothing() {
+            return;
+        }
+        self.is_unanswered = false;
+        let Weighed { begins, ends, settings, unknown } = self.tracking.bodies.weigh(touches, Instant::now());
+        let application_name = self.settings.value(APPLICATION_NAME).unwrap_or_default();
+        self.tracking.audit.count(begins, application_name, sql);
+        if begins.has(Kinds::FUNCTIONS) {
+            self.tracking.bodies.forget();
+        }
+        if !self.is_tracked {
+            return;
+        }
+        for name in settings {
+            if !self.dotted.contains(&name) {
+                self.dotted.push(name);
+            }
+        }
+        if self.dotted.len() > DOTTED_MAX {
+            self.dotted.clear();
+            self.pins = self.pins.and(Kinds::OPAQUE);
+        }
+        if !unknown.is_empty() {
+            self.changed = self.changed.and(Kinds::ASKABLE);
+            self.unknown.extend(unknown);
+        }
+        if begins.has(Kinds::CREATE) && self.creates_temporary() {
+            self.changed = self.changed.and(Kinds::TEMP);
+        }
+        self.mentioned = self.mentioned.and(begins);
+        self.begin(begins);
+        self.end(ends);
+    }
+
+    /// Takes note of a statement that is too long to be read.
+    pub fn note_unread(&mut self) {
+        self.is_unanswered = false;
+        self.changed = self.changed.and(Kinds::ASKABLE);
+    }
+
+    /// Takes note of what a command's tag says.
+    pub fn note_tag(&mut self, effect: TagEffect) {
+        match effect {
+            TagEffect::Begins(kinds) => {
+                let kinds =
+                    if self.mentioned.has(Kinds::LOCAL) { kinds.without(Kinds::SETTING) } else { kinds };
+                let unread = kinds.without(self.mentioned);
+                if unread.has(Kinds::SETTING) && self.is_tracked {
+                    // The name may have a dot in it.
+                    self.pins = self.pins.and(Kinds::OPAQUE);
+                }
+                self.begin(unread);
+            }
+            TagEffect::Ends(kinds) => self.end(kinds),
+            TagEffect::DiscardsAll => {
+                self.settings = Arc::clone(&self.startup);
+                self.changed = Kinds::NONE;
+                self.mentioned = Kinds::NONE;
+                self.pins = self.pins.among(Kinds::LOAD);
+                self.dotted.clear();
+            }
+            TagEffect::None | TagEffect::DeallocatesAll => {}
+        }
+    }
+
+    fn begin(&mut self, kinds: Kinds) {
+        if self.is_tracked {
+            self.changed = self.changed.and(kinds.among(Kinds::ASKABLE));
+            self.pins = self.pins.and(kinds.among(Kinds::LOAD.and(Kinds::OPAQUE)));
+        }
+    }
+
+    fn end(&mut self, kinds: Kinds) {
+        let ends_prepared = kinds.has(Kinds::PREPARE) && self.pins.has(Kinds::PREPARE);
+        // What a prepared statement did is not known before it is gone.
+        let asked = if ends_prepared { kinds } else { kinds.among(self.pins) };
+        self.changed = self.changed.and(asked.among(Kinds::ASKABLE));
+    }
+
+    fn creates_temporary(&self) -> bool {
+        self.settings.value("search_path").is_some_and(|path| path.contains("pg_temp"))
+    }
+
+    /// What the server has to be asked now that the transaction is over, with the text of the question.
+    pub fn question(&mut self) -> Option<(Question, String)> {
+        self.mentioned = Kinds::NONE;
+        if self.changed.is_empty() || self.is_unanswered {
+            return None;
+        }
+        if self.pins.among(Kinds::LOAD.and(Kinds::OPAQUE)) != Kinds::NONE {
+            // The session stays anyway.
+            self.changed = Kinds::NONE;
+            self.unknown.clear();
+            return None;
+        }
+        let mut functions = std::mem::take(&mut self.unknown);
+        functions.sort_unstable();
+        functions.dedup();
+        let question = Question::new(std::mem::take(&mut self.changed), functions);
+        let sql = question.sql(self.dotted.iter().map(|name| &**name));
+        Some((question, sql))
+    }
+
+    /// Takes the answer of a connection whose login is `user`. Gives the settings that the connection has now.
+    pub fn answered(&mut self, question: Question, user: &str) -> Option<Arc<Settings>> {
+        self.learn(&question);
+        if !question.is_readable {
+            self.pins = self.pins.and(Kinds::OPAQUE);
+            return None;
+        }
+        self.pins = self.pins.without(question.kinds).and(question.present.among(Kinds::PINNING));
+        if !question.kinds.has(Kinds::SETTING) {
+            return None;
+        }
+        let mut values = question.settings;
+        if values.get(SESSION_AUTHORIZATION).is_some_and(|name| name == user) {
+            values.remove(SESSION_AUTHORIZATION);
+        }
+        let registry = &self.tracking.registry;
+        let given = registry.intern(values.clone());
+        // What is gone was reset, which goes back to what the client came with.
+        for (name, value) in self.startup.values() {
+            values.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        self.settings = registry.intern(values);
+        Some(given)
+    }
+
+    /// Learns what the functions do that were called for the first time, and what they did then.
+    fn learn(&mut self, question: &Question) {
+        if question.functions.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        self.tracking.bodies.learn(&question.functions, &question.bodies, now);
+        let called = Touches { calls: question.functions.clone(), ..Touches::default() };
+        let Weighed { begins, settings, unknown, .. } = self.tracking.bodies.weigh(&called, now);
+        self.pins = self.pins.and(begins.among(Kinds::LOAD.and(Kinds::OPAQUE)));
+        for name in settings {
+            if !self.dotted.contains(&name) {
+                self.dotted.push(name);
+                self.changed = self.changed.and(Kinds::SETTING);
+            }
+        }
+        if !unknown.is_empty() {
+            self.changed = self.changed.and(Kinds::ASKABLE);
+            self.unknown.extend(unknown);
+        }
+    }
+
+    /// The server did not answer: the session stays until it does.
+    pub fn unanswered(&mut self, question: Question) {
+        self.changed = self.changed.and(question.kinds);
+        self.unknown.extend(question.functions);
+        self.is_unanswered = true;
+    }
+
+    /// Why it has to stay on its connection; `None` when it need not.
+    #[must_use]
+    pub fn reason(&self) -> Option<PinReason> {
+        const REASONS: [(Kinds, PinReason); 7] = [
+            (Kinds::LOAD, PinReason::Load),
+            (Kinds::TEMP, PinReason::TempTable),
+            (Kinds::LISTEN, PinReason::Listen),
+            (Kinds::LOCK, PinReason::AdvisoryLock),
+            (Kinds::PREPARE, PinReason::Prepare),
+            (Kinds::CURSOR, PinReason::Cursor),
+            (Kinds::OPAQUE, PinReason::Opaque),
+        ];
+        let found = REASONS.iter().find(|(kind, _)| self.pins.has(*kind)).map(|(_, reason)| *reason);
+        found.or_else(|| self.is_unanswered.then_some(PinReason::Opaque))
+    }
+
+    /// Whether the connection cannot be cleaned for another client by `DISCARD ALL`.
+    #[must_use]
+    pub const fn is_spoilt(&self) -> bool {
+        self.pins.has(Kinds::LOAD) || self.pins.has(Kinds::OPAQUE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::tags::tag_effect;
+    use crate::classify::touches::touches;
+
+    fn state(startup: &[(&str, &str)]) -> State {
+        let registry = Arc::new(SettingsRegistry::default());
+        let pairs: Vec<_> = startup.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        let startup = registry.from_startup(&pairs).unwrap();
+        State::new(Databases::default().tracking("d", &registry, &Arc::default()), startup, true)
+    }
+
+    fn run(state: &mut State, sql: &str) {
+        state.note(&touches(sql.as_bytes()), sql.as_bytes());
+    }
+
+    /// Lets the server answer with these settings and kinds.
+    fn answer(state: &mut State, settings: &[(&str, &str)], present: Kinds) {
+        let (mut question, _) = state.question().unwrap();
+        question.settings = settings.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        question.present = present;
+        state.answered(question, "app");
+    }
+
+    #[test]
+    fn a_setting_is_asked_about_and_kept() {
+        let mut state = state(&[("timezone", "UTC")]);
+        run(&mut state, "SET geqo = off");
+        answer(
+            &mut state,
+            &[("geqo", "off"), ("timezone", "UTC"), ("session_authorization", "app")],
+            Kinds::NONE,
+        );
+        assert_eq!(state.settings.value("geqo"), Some("off"));
+        assert_eq!(state.settings.value("session_authorization"), None);
+        assert_eq!(state.reason(), None);
+        assert!(state.question().is_none());
+    }
+
+    #[test]
+    fn a_reset_goes_back_to_what_the_client_came_with() {
+        let mut state = state(&[("timezone", "UTC")]);
+        run(&mut state, "RESET timezone");
+        answer(&mut state, &[], Kinds::NONE);
+        assert_eq!(state.settings.value("timezone"), Some("UTC"));
+    }
+
+    #[test]
+    fn what_is_there_pins_until_it_is_gone() {
+        let mut state = state(&[]);
+        run(&mut state, "CREATE TEMP TABLE t ()");
+        answer(&mut state, &[], Kinds::TEMP);
+        assert_eq!(state.reason(), Some(PinReason::TempTable));
+        run(&mut state, "SELECT 1");
+        assert!(state.question().is_none());
+        run(&mut state, "DROP TABLE t");
+        answer(&mut state, &[], Kinds::NONE);
+        assert_eq!(state.reason(), None);
+    }
+
+    #[test]
+    fn what_is_local_is_not_asked_about() {
+        let mut state = state(&[]);
+        run(&mut state, "SET LOCAL my.user = 'x'; SELECT set_config('my.user', $1, true)");
+        state.note_tag(tag_effect(b"SET"));
+        assert!(state.question().is_none());
+        assert_eq!(state.reason(), None);
+    }
+
+    #[test]
+    fn a_tag_tells_of_what_was_not_read() {
+        let mut state = state(&[]);
+        state.note_tag(tag_effect(b"SET"));
+        assert!(state.question().is_none(), "the session stays, so nothing has to be known");
+        assert_eq!(state.reason(), Some(PinReason::Opaque));
+        state.note_tag(tag_effect(b"DISCARD ALL"));
+        assert_eq!(state.reason(), None);
+    }
+
+    #[test]
+    fn without_an_answer_the_session_stays_and_asks_again() {
+        let mut state = state(&[]);
+        run(&mut state, "SET geqo = off");
+        let (question, _) = state.question().unwrap();
+        state.unanswered(question);
+        assert!(state.question().is_none());
+        assert_eq!(state.reason(), Some(PinReason::Opaque));
+        run(&mut state, "SET LOCAL geqo = off");
+        answer(&mut state, &[("geqo", "off")], Kinds::NONE);
+        assert_eq!(state.reason(), None);
+    }
+
+    #[test]
+    fn a_function_is_asked_about_the_first_time_only() {
+        let mut state = state(&[]);
+        run(&mut state, "SELECT lower('A')");
+        let (question, sql) = state.question().unwrap();
+        assert!(sql.contains("pg_proc") && sql.contains("E'lower'"));
+        state.answered(question, "app");
+        run(&mut state, "SELECT lower('B')");
+        assert!(state.question().is_none());
+    }
+
+    #[test]
+    fn in_session_mode_nothing_is_asked() {
+        let mut state = state(&[]);
+        state.is_tracked = false;
+        run(&mut state, "SET geqo = off; LISTEN x");
+        assert!(state.question().is_none());
+        assert_eq!(state.reason(), None);
+        assert_eq!(state.tracking.audit.entries().len(), 1);
+    }
+}
