@@ -33,6 +33,7 @@ pub mod end;
 pub mod exchange;
 pub mod forward;
 pub mod greeting;
+pub mod outdated;
 pub mod prepared;
 pub mod relay;
 pub mod request;

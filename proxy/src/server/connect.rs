@@ -221,6 +221,7 @@ impl Handshake {
             is_skipping: false,
             is_unsynced: false,
             is_copying_in: false,
+            is_retried: false,
             inbox: self.inbox,
             cleared: 0,
             passing: 0,

@@ -88,6 +88,8 @@ pub struct ServerConnection {
     pub is_unsynced: bool,
     /// The client sends COPY data.
     pub is_copying_in: bool,
+    /// The last request was sent anew, with its statement prepared anew.
+    pub is_retried: bool,
     /// Bytes received and not passed on yet.
     pub inbox: BytesMut,
     /// How many of them, from the front, are whole messages or parts of them that may go to the client as they are.
@@ -195,7 +197,7 @@ impl Parameters {
     }
 }
 
-/// Bytes on their way into a socket.
+/// Bytes on their way into a socket. What was sent last stays until something else is to be sent.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
@@ -219,13 +221,23 @@ impl Outbox {
     }
 
     /// Where to append.
-    pub const fn bytes(&mut self) -> &mut Vec<u8> {
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        if self.is_empty() {
+            self.clear();
+        }
         &mut self.bytes
+    }
+
+    /// What was sent last, while nothing else is to be sent.
+    #[must_use]
+    pub fn last_sent(&self) -> &[u8] {
+        if self.is_empty() { &self.bytes } else { &[] }
     }
 
     /// Forgets what has not been sent.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.bytes.shrink_to(Self::KEPT_BYTES);
         self.sent = 0;
     }
 
@@ -249,9 +261,9 @@ impl Outbox {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        self.sent = 0;
-        self.bytes.clear();
-        self.bytes.shrink_to(Self::KEPT_BYTES);
+        if self.bytes.len() > Self::KEPT_BYTES {
+            self.clear();
+        }
         Poll::Ready(Ok(()))
     }
 }

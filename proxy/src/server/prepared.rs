@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::classify::touches::{Touches, touches};
@@ -20,7 +20,7 @@ pub const PREPARED_MAX: usize = 500;
 /// One definition with its name.
 #[derive(Debug)]
 pub struct Statement {
-    /// Unique in the process, never used again.
+    /// Unique in the process, never used again, and not 0.
     pub id: u64,
     /// The name that servers know it by.
     pub name: String,
@@ -28,13 +28,19 @@ pub struct Statement {
     pub definition: Box<[u8]>,
     /// What it may do to its session; `None` for nothing.
     pub touches: Option<Box<Touches>>,
+    /// Raised when a server finds that what it prepared earlier does not fit its tables any more.
+    version: AtomicU32,
 }
 
 impl Statement {
     fn new(id: u64, name: String, definition: Box<[u8]>) -> Self {
         let found = touches(split_cstr(&definition).map_or(&definition, |(text, _)| text));
         let touches = (!found.is_nothing()).then(|| Box::new(found));
-        Self { id, name, definition, touches }
+        Self { id, name, definition, touches, version: AtomicU32::new(0) }
+    }
+
+    fn version(&self) -> u32 {
+        self.version.load(Ordering::Relaxed)
     }
 
     /// Its text.
@@ -77,7 +83,7 @@ impl Statements {
             known.statements.retain(|_, statement| statement.strong_count() > 0);
             known.prune_at = known.statements.len() * 2 + 64;
         }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
         let statement = Arc::new(Statement::new(id, server_name(id), key.definition.clone()));
         known.statements.insert(key, Arc::downgrade(&statement));
         statement
@@ -87,7 +93,7 @@ impl Statements {
 impl Statements {
     /// A definition for the unnamed statement, which is shared with nobody.
     pub fn anonymous(&self, definition: &[u8]) -> Arc<Statement> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
         Arc::new(Statement::new(id, String::new(), definition.into()))
     }
 }
@@ -101,8 +107,26 @@ pub fn server_name(id: u64) -> String {
 /// The statements that one server connection has prepared, by id, the use of each numbered.
 #[derive(Debug, Default)]
 pub struct PreparedSet {
-    used: HashMap<u64, u64, BuildHasherDefault<IdHasher>>,
+    used: HashMap<u64, Use, BuildHasherDefault<IdHasher>>,
     clock: u64,
+}
+
+/// The last use of a statement, and the version in which it was prepared.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    at: u64,
+    version: u32,
+}
+
+/// How a server connection stands to a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It has it.
+    Ready,
+    /// It has it as it was before its tables changed: it has to be closed and prepared again.
+    Outdated,
+    /// It does not have it.
+    Absent,
 }
 
 /// Spreads ids, which are our own consecutive numbers and need no protection against chosen keys.
@@ -127,31 +151,44 @@ impl Hasher for IdHasher {
 }
 
 impl PreparedSet {
-    /// Whether the statement is prepared; if so it counts as used.
-    pub fn touch(&mut self, id: u64) -> bool {
+    /// How the connection stands to a statement, which counts as used.
+    pub fn touch(&mut self, statement: &Statement) -> Standing {
         self.clock += 1;
-        let clock = self.clock;
-        self.used.get_mut(&id).map(|used| *used = clock).is_some()
+        match self.used.get_mut(&statement.id) {
+            Some(last) if last.version == statement.version() => {
+                last.at = self.clock;
+                Standing::Ready
+            }
+            Some(_) => Standing::Outdated,
+            None => Standing::Absent,
+        }
     }
 
     /// Adds a statement; gives the id of the one to close for it, when there are too many.
-    pub fn insert(&mut self, id: u64) -> Option<u64> {
+    pub fn insert(&mut self, statement: &Statement) -> Option<u64> {
         self.clock += 1;
         let evicted = if self.used.len() >= PREPARED_MAX {
-            self.used.iter().min_by_key(|(_, used)| **used).map(|(id, _)| *id)
+            self.used.iter().min_by_key(|(_, last)| last.at).map(|(id, _)| *id)
         } else {
             None
         };
         if let Some(evicted) = evicted {
             self.used.remove(&evicted);
         }
-        self.used.insert(id, self.clock);
+        self.used.insert(statement.id, Use { at: self.clock, version: statement.version() });
         evicted
     }
 
-    /// Puts a statement back that the server did not come to close.
+    /// Puts a statement back that the server did not come to close. In which version it is there is not known.
     pub fn restore(&mut self, id: u64) {
-        self.used.insert(id, 0);
+        self.used.insert(id, Use { at: 0, version: u32::MAX });
+    }
+
+    /// Notes that the server finds the statement outdated, as it is for all connections that prepared it before.
+    pub fn outdate(&mut self, statement: &Statement) {
+        if self.used.get(&statement.id).is_some_and(|last| last.version == statement.version()) {
+            statement.version.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Removes a statement that the server did not come to prepare.
@@ -191,15 +228,32 @@ mod tests {
         assert!(statements.known.lock().unwrap().statements.len() <= 64);
     }
 
+    fn statement(id: u64) -> Statement {
+        Statement::new(id, server_name(id), (*b"SELECT 1\0\0\0").into())
+    }
+
     #[test]
     fn the_least_recently_used_statement_makes_room() {
         let mut set = PreparedSet::default();
         for id in 0..PREPARED_MAX as u64 {
-            assert_eq!(set.insert(id), None);
+            assert_eq!(set.insert(&statement(id)), None);
         }
-        assert!(set.touch(0));
-        assert_eq!(set.insert(10_000), Some(1));
-        assert!(!set.touch(1));
-        assert!(set.touch(0));
+        assert_eq!(set.touch(&statement(0)), Standing::Ready);
+        assert_eq!(set.insert(&statement(10_000)), Some(1));
+        assert_eq!(set.touch(&statement(1)), Standing::Absent);
+        assert_eq!(set.touch(&statement(0)), Standing::Ready);
+    }
+
+    #[test]
+    fn a_statement_that_one_connection_finds_outdated_is_so_for_all() {
+        let statement = statement(1);
+        let [mut one, mut other] = [PreparedSet::default(), PreparedSet::default()];
+        one.insert(&statement);
+        other.insert(&statement);
+        one.outdate(&statement);
+        assert_eq!(other.touch(&statement), Standing::Outdated);
+        other.outdate(&statement);
+        one.insert(&statement);
+        assert_eq!(one.touch(&statement), Standing::Ready, "it was outdated once");
     }
 }

@@ -19,8 +19,13 @@ pub enum Owed {
     FunctionCall,
     /// `ReadyForQuery`.
     Sync,
+    /// An error, in place of which the client gets this one: the proxy does not take what it sent. Then
+    /// `ReadyForQuery`, where it is for a `Query`.
+    Rejected(Box<Rejection>),
     /// Everything to `ReadyForQuery`, for a query of ours that the client must not see.
     HiddenQuery,
+    /// `ReadyForQuery` after an error that the client must not see, since its request was sent anew.
+    HiddenSync,
     /// `ParseComplete` of a named statement of the client's.
     Parse(Box<Definition>),
     /// `ParseComplete` of a client that has the connection for itself.
@@ -33,10 +38,10 @@ pub enum Owed {
     HiddenUnnamedParse(Option<u64>),
     /// `ParseComplete` from us: the server had the statement already.
     LocalParse(Box<Definition>),
-    /// `BindComplete`
-    Bind,
-    /// `RowDescription` or `NoData`, after a `ParameterDescription` for a statement.
-    Describe,
+    /// `BindComplete`, of the statement of ours with this id; 0 for any other.
+    Bind(u64),
+    /// `RowDescription` or `NoData`, after a `ParameterDescription` for a statement, whose id is here if it is ours.
+    Describe(u64),
     /// `CommandComplete`, `EmptyQueryResponse` or `PortalSuspended`, after rows or a COPY.
     Execute,
     /// `CloseComplete` of a portal.
@@ -49,6 +54,15 @@ pub enum Owed {
     HiddenUnnamedClose(u64),
     /// Nothing: the client has ended its COPY data here.
     CopyEnd,
+}
+
+/// What a client gets for a message that the proxy does not take.
+#[derive(Debug)]
+pub struct Rejection {
+    /// A whole `ErrorResponse`.
+    pub error: Vec<u8>,
+    /// Whether it is for a `Query`.
+    pub is_query: bool,
 }
 
 /// What the unnamed statement was before a message that is taken back if the server never came to it.
@@ -78,6 +92,7 @@ impl Owed {
         matches!(
             self,
             Self::HiddenQuery
+                | Self::HiddenSync
                 | Self::HiddenParse(_)
                 | Self::HiddenUnnamedParse(_)
                 | Self::HiddenClose(_)
@@ -92,7 +107,11 @@ impl Owed {
 
     /// Whether its answer ends with `ReadyForQuery`, for a request of the client's.
     const fn ends(&self) -> bool {
-        matches!(self, Self::Query(_) | Self::FunctionCall | Self::Sync)
+        match self {
+            Self::Query(_) | Self::FunctionCall | Self::Sync => true,
+            Self::Rejected(rejection) => rejection.is_query,
+            _ => false,
+        }
     }
 
     /// Whether it changes what a name stands for, the client's or one of ours at the server.
@@ -114,15 +133,21 @@ impl Owed {
     /// Whether an error in it makes the server skip to the next Sync.
     const fn is_extended(&self) -> bool {
         match self {
-            Self::Query(_) | Self::FunctionCall | Self::Sync | Self::HiddenQuery | Self::CopyEnd => false,
+            Self::Query(_)
+            | Self::FunctionCall
+            | Self::Sync
+            | Self::HiddenQuery
+            | Self::HiddenSync
+            | Self::CopyEnd => false,
+            Self::Rejected(rejection) => !rejection.is_query,
             Self::Parse(_)
             | Self::PlainParse
             | Self::UnnamedParse(_)
             | Self::HiddenParse(_)
             | Self::HiddenUnnamedParse(_)
             | Self::LocalParse(_)
-            | Self::Bind
-            | Self::Describe
+            | Self::Bind(_)
+            | Self::Describe(_)
             | Self::Execute
             | Self::Close
             | Self::LocalClose(_)
@@ -167,6 +192,26 @@ impl Replies {
     #[must_use]
     pub const fn is_unsure(&self) -> bool {
         self.ends > 0
+    }
+
+    /// Forgets what is owed: it will not come.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What is owed next, to be changed.
+    pub fn front_mut(&mut self) -> Option<&mut Owed> {
+        self.owed.front_mut()
+    }
+
+    /// The id of a statement of ours, if all that is owed is the answer to one Bind of it, its Describe, its Execute
+    /// and a Sync.
+    #[must_use]
+    pub fn single_run(&self) -> Option<u64> {
+        match (self.owed.len(), self.owed.front()?, self.owed.get(1)?, self.owed.get(2)?, self.owed.get(3)?) {
+            (4, Owed::Bind(id), Owed::Describe(_), Owed::Execute, Owed::Sync) if *id > 0 => Some(*id),
+            _ => None,
+        }
     }
 
     /// All that is owed, the oldest first.
@@ -269,21 +314,22 @@ mod tests {
     #[test]
     fn an_error_skips_to_the_next_sync_only() {
         let mut replies = Replies::default();
-        for owed in [Owed::Parse(definition()), Owed::Bind, Owed::Execute, Owed::Sync, Owed::Bind, Owed::Sync]
+        for owed in
+            [Owed::Parse(definition()), Owed::Bind(0), Owed::Execute, Owed::Sync, Owed::Bind(0), Owed::Sync]
         {
             replies.push(owed);
         }
         let (skipped, until) = replies.skip_to_sync();
-        assert!(matches!(skipped[..], [Owed::Execute, Owed::Bind, Owed::Parse(_)]));
+        assert!(matches!(skipped[..], [Owed::Execute, Owed::Bind(0), Owed::Parse(_)]));
         assert_eq!(until, SkipsUntil::QueuedSync);
         assert!(matches!(replies.pop(), Some(Owed::Sync)));
-        assert!(matches!(replies.pop(), Some(Owed::Bind)));
+        assert!(matches!(replies.pop(), Some(Owed::Bind(0))));
     }
 
     #[test]
     fn an_error_before_a_sync_was_sent_waits_for_it() {
         let mut replies = Replies::default();
-        replies.push(Owed::Bind);
+        replies.push(Owed::Bind(0));
         assert_eq!(replies.skip_to_sync().1, SkipsUntil::NextSync);
         assert!(replies.is_empty());
     }
@@ -299,7 +345,7 @@ mod tests {
     #[test]
     fn local_answers_come_out_in_their_turn() {
         let mut replies = Replies::default();
-        replies.push(Owed::Bind);
+        replies.push(Owed::Bind(0));
         replies.push(Owed::LocalClose(definition()));
         assert!(replies.pop_local().is_none());
         replies.pop();
@@ -309,13 +355,13 @@ mod tests {
     #[test]
     fn syncs_that_a_copy_swallows_are_not_waited_for() {
         let mut replies = Replies::default();
-        for owed in [Owed::Execute, Owed::Sync, Owed::Sync, Owed::Bind] {
+        for owed in [Owed::Execute, Owed::Sync, Owed::Sync, Owed::Bind(0)] {
             replies.push(owed);
         }
         assert!(replies.begin_copy());
         assert!(!replies.is_unsure());
         replies.pop();
-        assert!(matches!(replies.pop(), Some(Owed::Bind)));
+        assert!(matches!(replies.pop(), Some(Owed::Bind(0))));
     }
 
     #[test]

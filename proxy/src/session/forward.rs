@@ -8,7 +8,7 @@ use bytes::Buf as _;
 
 use crate::classify::touches::touches;
 use crate::server::connection::ServerConnection;
-use crate::server::prepared::{Statement, Statements, server_name};
+use crate::server::prepared::{Standing, Statement, Statements, server_name};
 use crate::server::replies::{Owed, UnnamedBefore};
 use crate::session::client::Client;
 use crate::session::request::{RequestFault, client_header, is_streamed};
@@ -169,7 +169,7 @@ fn take(
     };
     if understood.is_none() {
         // The server judges a body that does not fit; it defines nothing and will not be answered as if it did.
-        pass(server, message, Some(Owed::Bind));
+        pass(server, message, Some(Owed::Bind(0)));
     }
     server.is_unsynced = true;
 }
@@ -183,8 +183,8 @@ fn take_as_it_is(client: &mut Client, server: &mut ServerConnection, message: &[
     }
     let owed = match kind {
         PARSE => Owed::PlainParse,
-        BIND => Owed::Bind,
-        DESCRIBE => Owed::Describe,
+        BIND => Owed::Bind(0),
+        DESCRIBE => Owed::Describe(0),
         _ => Owed::Close,
     };
     pass(server, message, Some(owed));
@@ -269,18 +269,16 @@ fn take_parse(
     }
     let statement = statements.intern(parsed.definition, client.state.settings.plan_id);
     let definition = client.statements.define(parsed.name, Some(Arc::clone(&statement)));
-    let is_prepared = server.prepared.touch(statement.id);
-    if is_prepared && server.transaction != TransactionStatus::Failed {
+    let standing = server.prepared.touch(&statement);
+    if standing == Standing::Ready && server.transaction != TransactionStatus::Failed {
         server.replies.push(Owed::LocalParse(definition));
         return Some(());
     }
-    if is_prepared {
+    if standing != Standing::Absent {
         // In a failed transaction the server refuses most of what is parsed, which only it can judge.
-        put_close_statement(server.outbox.bytes(), statement.name.as_bytes());
-        server.replies.push(Owed::HiddenClose(statement.id));
-    } else {
-        make_room(server, statement.id);
+        close(server, &statement);
     }
+    make_room(server, &statement);
     put_parse(server.outbox.bytes(), statement.name.as_bytes(), parsed.definition);
     server.replies.push(Owed::Parse(definition));
     Some(())
@@ -310,13 +308,13 @@ fn take_bind(
             put_cstr(out, portal);
             put_cstr(out, statement.name.as_bytes());
             out.extend_from_slice(message.get(after..)?);
-            server.replies.push(Owed::Bind);
+            server.replies.push(Owed::Bind(statement.id));
         }
         found => {
             if name.is_empty() {
                 give_unnamed(server, found);
             }
-            pass(server, message, Some(Owed::Bind));
+            pass(server, message, Some(Owed::Bind(0)));
         }
     }
     Some(())
@@ -326,17 +324,17 @@ fn take_describe(client: &Client, server: &mut ServerConnection, message: &[u8])
     match target(message)? {
         Target::Statement(b"") => {
             give_unnamed(server, client.statements.find(b""));
-            pass(server, message, Some(Owed::Describe));
+            pass(server, message, Some(Owed::Describe(0)));
         }
         Target::Statement(name) => match client.statements.find(name) {
             Some(statement) => {
                 prepare(server, statement);
                 put_describe_statement(server.outbox.bytes(), statement.name.as_bytes());
-                server.replies.push(Owed::Describe);
+                server.replies.push(Owed::Describe(statement.id));
             }
-            None => pass(server, message, Some(Owed::Describe)),
+            None => pass(server, message, Some(Owed::Describe(0))),
         },
-        Target::Portal(_) => pass(server, message, Some(Owed::Describe)),
+        Target::Portal(_) => pass(server, message, Some(Owed::Describe(0))),
     }
     Some(())
 }
@@ -353,19 +351,28 @@ fn take_close(client: &mut Client, server: &mut ServerConnection, message: &[u8]
     Some(())
 }
 
-/// Makes sure that the server has a statement of ours.
-fn prepare(server: &mut ServerConnection, statement: &Arc<Statement>) {
-    if server.prepared.touch(statement.id) {
-        return;
+/// Makes sure that the server has a statement of ours, in the version that fits its tables.
+pub fn prepare(server: &mut ServerConnection, statement: &Arc<Statement>) {
+    match server.prepared.touch(statement) {
+        Standing::Ready => return,
+        Standing::Outdated => close(server, statement),
+        Standing::Absent => {}
     }
-    make_room(server, statement.id);
+    make_room(server, statement);
     put_parse(server.outbox.bytes(), statement.name.as_bytes(), &statement.definition);
     server.replies.push(Owed::HiddenParse(Arc::clone(statement)));
 }
 
+/// Closes a statement at the server, which is to be prepared anew.
+fn close(server: &mut ServerConnection, statement: &Statement) {
+    server.prepared.remove(statement.id);
+    put_close_statement(server.outbox.bytes(), statement.name.as_bytes());
+    server.replies.push(Owed::HiddenClose(statement.id));
+}
+
 /// Counts a statement as prepared, and closes another for it where there are too many.
-fn make_room(server: &mut ServerConnection, id: u64) {
-    if let Some(evicted) = server.prepared.insert(id) {
+fn make_room(server: &mut ServerConnection, statement: &Statement) {
+    if let Some(evicted) = server.prepared.insert(statement) {
         put_close_statement(server.outbox.bytes(), server_name(evicted).as_bytes());
         server.replies.push(Owed::HiddenClose(evicted));
     }

@@ -48,6 +48,12 @@ impl ClientStatements {
         self.named.clear();
     }
 
+    /// The statement of ours with that id.
+    #[must_use]
+    pub fn with_id(&self, id: u64) -> Option<&Arc<Statement>> {
+        self.named.values().find(|statement| statement.id == id)
+    }
+
     /// The client's name for a statement of ours, for error texts.
     #[must_use]
     pub fn client_name(&self, server_name: &str) -> Option<&[u8]> {

@@ -11,6 +11,7 @@ use crate::server::connection::{SERVER_MESSAGE_MAX, ServerConnection};
 use crate::server::prepared::NAME_PREFIX;
 use crate::server::replies::{Owed, SkipsUntil};
 use crate::session::client::Client;
+use crate::session::outdated;
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{
     self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_IN_RESPONSE,
@@ -145,7 +146,7 @@ fn take(
             _ => return Err(out_of_step),
         },
         BIND_COMPLETE => match server.replies.pop() {
-            Some(Owed::Bind) => {}
+            Some(Owed::Bind(_)) => {}
             _ => return Err(out_of_step),
         },
         CLOSE_COMPLETE => match server.replies.pop() {
@@ -153,7 +154,7 @@ fn take(
             _ => return Err(out_of_step),
         },
         ROW_DESCRIPTION | NO_DATA => {
-            if matches!(server.replies.front(), Some(Owed::Describe)) {
+            if matches!(server.replies.front(), Some(Owed::Describe(_))) {
                 server.replies.pop();
             }
         }
@@ -187,11 +188,16 @@ fn take_ready(
     server.is_copying_in = false;
     match server.replies.pop() {
         Some(Owed::Query(_) | Owed::FunctionCall | Owed::Sync) => {
+            server.is_retried = false;
             seen.queries += 1;
             seen.transactions += u64::from(server.transaction == TransactionStatus::Idle);
             Ok(())
         }
-        Some(Owed::HiddenQuery) => Ok(()),
+        Some(Owed::Rejected(_)) => {
+            seen.queries += 1;
+            Ok(())
+        }
+        Some(Owed::HiddenQuery | Owed::HiddenSync) => Ok(()),
         _ => Err(out_of_step),
     }
 }
@@ -245,21 +251,30 @@ fn forget_statements(client: &mut Client, server: &mut ServerConnection) {
             Owed::Parse(definition) => {
                 client.statements.define(&definition.name, definition.statement.clone());
                 if let Some(statement) = &definition.statement {
-                    server.prepared.restore(statement.id);
+                    server.prepared.insert(statement);
                 }
             }
             Owed::LocalParse(definition) | Owed::LocalClose(definition) => {
                 client.statements.define(&definition.name, definition.statement.clone());
             }
-            Owed::HiddenParse(statement) => server.prepared.restore(statement.id),
+            Owed::HiddenParse(statement) => {
+                server.prepared.insert(statement);
+            }
             _ => {}
         }
     }
 }
 
 fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) -> Fate {
-    seen.errors += 1;
     let message = server.message_at(server.cleared).map(<[u8]>::to_vec);
+    if message.as_deref().is_some_and(outdated::is_outdated) && outdated::take(client, server) {
+        return Fate::Keep;
+    }
+    let rejection = match server.replies.front_mut() {
+        Some(Owed::Rejected(rejection)) => Some(std::mem::take(&mut rejection.error)),
+        _ => None,
+    };
+    seen.errors += u64::from(rejection.is_none());
     seen.is_fatal |= message.as_deref().is_some_and(backend::is_fatal);
     let failed = match server.replies.front() {
         Some(Owed::Parse(definition)) => Some(definition.name.clone()),
@@ -279,6 +294,9 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
         // The settings could not be given: they were good at the login, so this is for a person to see, and the
         // connection is of no use to this client.
         seen.is_fatal = true;
+    }
+    if let Some(error) = rejection {
+        return Fate::Replace(error);
     }
     let renamed =
         message.as_deref().and_then(|message| with_client_names(client, message, failed.as_deref()));
@@ -309,14 +327,16 @@ fn take_back(client: &mut Client, server: &mut ServerConnection, owed: Owed, is_
         Owed::HiddenUnnamedParse(before) => server.unnamed = if is_failed { None } else { before },
         Owed::HiddenUnnamedClose(before) => server.unnamed = Some(before),
         Owed::HiddenClose(id) => server.prepared.restore(id),
-        Owed::Bind
+        Owed::Bind(_)
         | Owed::PlainParse
-        | Owed::Describe
+        | Owed::Describe(_)
         | Owed::Execute
         | Owed::Close
         | Owed::CopyEnd
         | Owed::FunctionCall
         | Owed::Sync
+        | Owed::Rejected(_)
+        | Owed::HiddenSync
         | Owed::HiddenQuery => {}
     }
 }

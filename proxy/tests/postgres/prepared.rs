@@ -210,3 +210,59 @@ fn parcels(connections: u32) -> (Database, Proxy) {
 fn synced(client: &mut Client, messages: impl AsRef<[u8]>) -> Answer {
     client.ask(&[messages.as_ref(), &sync()].concat())
 }
+
+/// A run that asks what the columns are.
+fn described_run(statement: &str) -> Vec<u8> {
+    [bind("", statement, &[]), describe('P', ""), execute("", 0), sync()].concat()
+}
+
+#[test]
+fn a_statement_is_prepared_anew_after_its_table_changed() {
+    let database = Database::create();
+    let proxy = Proxy::start(pool_of(2));
+    let [mut client, mut other] = [(); 2].map(|()| proxy.client(&database));
+    client.run("CREATE TABLE t AS SELECT 1 AS a");
+    // Both connections have it.
+    for client in [&mut client, &mut other] {
+        client.run("BEGIN");
+        client.ask(&[parse("s", "SELECT * FROM t"), described_run("s")].concat());
+    }
+    client.run("COMMIT");
+    other.run("COMMIT");
+    for round in 1..=3 {
+        client.run(&format!("ALTER TABLE t ADD COLUMN b{round} int DEFAULT {round}"));
+        let answer = client.ask(&described_run("s"));
+        assert_eq!(answer.types(), "2TDCZ", "{}", answer.error());
+        assert_eq!(answer.rows().remove(0).len(), round + 1);
+        // The other connection is known to be outdated, in a transaction too.
+        client.run("BEGIN");
+        other.run("BEGIN");
+        assert_eq!(other.ask(&described_run("s")).rows().remove(0).len(), round + 1);
+        client.run("COMMIT");
+        other.run("COMMIT");
+    }
+}
+
+#[test]
+fn a_client_that_knows_the_old_columns_is_told_and_can_prepare_anew() {
+    let database = Database::create();
+    let proxy = Proxy::start(pool_of(1));
+    let mut client = proxy.client(&database);
+    client.run("CREATE TABLE t AS SELECT 1 AS a");
+    client.ask(&[parse("s", "SELECT * FROM t"), describe('S', "s"), sync()].concat());
+    client.ask(&[run("s"), sync()].concat());
+    client.run("ALTER TABLE t ADD COLUMN b int DEFAULT 2");
+    let refused = client.ask(&[run("s"), sync()].concat());
+    assert_eq!(refused.types(), "EZ");
+    assert_eq!(refused.sqlstate().as_deref(), Some("0A000"));
+    let again = client.ask(&[close('S', "s"), parse("s", "SELECT * FROM t"), run("s"), sync()].concat());
+    assert_eq!(again.types(), "312DCZ");
+    assert_eq!(again.rows(), [[Some("1".to_owned()), Some("2".to_owned())]]);
+    // In a transaction nothing can be repeated.
+    client.run("ALTER TABLE t ADD COLUMN c int");
+    client.run("BEGIN");
+    let refused = client.ask(&described_run("s"));
+    assert_eq!((refused.types().as_str(), refused.status()), ("EZ", 'E'));
+    client.run("ROLLBACK");
+    assert_eq!(client.ask(&described_run("s")).rows().remove(0).len(), 3);
+}
