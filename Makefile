@@ -1,7 +1,7 @@
 # The index of every command. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench
+.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench suites
 
 CARGO := cargo
 CLUSTER_NAME ?= pgrp
@@ -64,3 +64,7 @@ demo-down: ## Ends the demo
 bench: ## The proxy against its peers under pgbench, about 15 minutes on a quiet machine; ARGS=--quick for two
 	$(CARGO) build --locked --release -p pgrouting-proxy
 	bench/run.py $(ARGS)
+
+suites: ## Outside test suites through the proxy, compared with PostgreSQL itself (docs/suites.md); SUITES="pgx psycopg2" MODES=session
+	$(CARGO) build --locked --release -p pgrouting-proxy
+	e2e/suites/run.sh

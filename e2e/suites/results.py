@@ -21,7 +21,9 @@ def go(lines):
         if line.startswith("{"):
             event = json.loads(line)
             if event.get("Action") in outcomes and event.get("Test"):
-                yield outcomes[event["Action"]], f"{event['Package']}::{event['Test']}"
+                # Folders of one run are in the names of some.
+                name = re.sub(r"/tmp/\w+/\d+/", "/tmp/", event["Test"])
+                yield outcomes[event["Action"]], f"{event['Package']}::{name}"
 
 
 def cargo(lines):

@@ -45,15 +45,17 @@ create_accounts() {
 }
 
 start_proxy() { # session or transaction
+  # Pass-through, since tests make roles and log in as them.
   proxy_port=$(free_port)
-  python3 - "$1" "$server_port" "$proxy_port" "$(free_port)" "$(free_port)" "$password" "${users[@]}" >"$work/proxy.yaml" <<'PYTHON'
+  python3 - "$1" "$server_port" "$proxy_port" "$(free_port)" "$(free_port)" "$password" >"$work/proxy.yaml" <<'PYTHON'
 import json, sys
-mode, server, listen, admin, probe, password, *users = sys.argv[1:]
+mode, server, listen, admin, probe, password = sys.argv[1:]
 print(json.dumps({
     "version": 1, "generation": 1, "pool": "suites",
     "process": {"listen": f"127.0.0.1:{listen}", "adminListen": f"127.0.0.1:{admin}", "probeListen": f"127.0.0.1:{probe}"},
     "servers": [{"name": "only", "host": "127.0.0.1", "port": int(server)}],
-    "auth": {"type": "UserList", "users": [{"name": user, "password": password} for user in users]},
+    "probe": {"user": {"name": "postgres", "password": password}},
+    "auth": {"type": "Passthrough"},
     "pooling": {"mode": mode.capitalize(), "maxServerConnections": 200},
     "drainTimeout": "1s",
 }))

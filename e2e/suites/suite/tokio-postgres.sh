@@ -16,9 +16,10 @@ install() {
     mv Cargo.toml.new "$name/Cargo.toml"
   done
   # The addresses in the tests name a port, and accounts without a password.
+  find tokio-postgres/tests postgres/src/test.rs -name '*.rs' -exec sed -i 's/user=postgres/& password=password/' {} +
   local file
   for file in tokio-postgres/tests/test/main.rs tokio-postgres/tests/test/runtime.rs postgres/src/test.rs; do
-    sed -i -E 's/user=postgres/& password=password/; s/"[^"]*port=[^"]*"|"127\.0\.0\.1:5433"/\&address(&)/' "$file"
+    sed -i -E 's/"[^"]*port=[^"]*"|"127\.0\.0\.1:5433"/\&address(&)/' "$file"
     cat >>"$file" <<'RUST'
 
 fn address(text: &str) -> String {
