@@ -224,6 +224,10 @@ pub struct Pooling {
     /// When a server connection goes back to the pool.
     #[serde(default)]
     pub mode: PoolMode,
+    /// What becomes of a client, in transaction mode, that does what keeps it on its server connection (temporary
+    /// tables, LISTEN, session-level advisory locks and the like).
+    #[serde(default)]
+    pub pin_policy: PinPolicy,
     /// The most connections to each server, over the whole fleet; it is divided by the number of proxies.
     #[serde(default = "default_max_server_connections")]
     #[schemars(with = "i32", range(min = 1, max = 10_000))]
@@ -252,6 +256,16 @@ pub enum PoolMode {
     Transaction,
     /// When the client leaves.
     Session,
+}
+
+/// What becomes of a client whose state cannot move to another connection.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PinPolicy {
+    /// It keeps its connection while the state lasts.
+    #[default]
+    Pin,
+    /// The statement is refused.
+    Reject,
 }
 
 /// The proxies' pods.
@@ -437,6 +451,7 @@ impl Default for Pooling {
     fn default() -> Self {
         Self {
             mode: PoolMode::Transaction,
+            pin_policy: PinPolicy::Pin,
             max_server_connections: default_max_server_connections(),
             max_client_connections_per_proxy: default_max_client_connections(),
             checkout_timeout: default_checkout_timeout(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use pgrouting_contract::config::PinPolicy;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -18,6 +19,7 @@ use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::end::End;
 use crate::session::exchange::{Exchange, Stop};
+use crate::session::forward::Limits;
 use crate::session::relay::{Seen, tell_restored};
 use crate::session::request::client_header;
 use crate::session::signals::Signals;
@@ -165,12 +167,17 @@ impl Session {
     ) -> Result<(), End> {
         self.cancel.begin(lease.peer, &lease.cancel_key);
         self.tenancy.worker.metrics.clients_active.add_one();
-        let message_bytes_max = self.message_bytes_max();
+        let pooling = self.tenancy.pooling();
+        let limits = Limits {
+            message_bytes_max: self.message_bytes_max(),
+            prepared_bytes_max: usize::try_from(pooling.max_prepared_bytes).unwrap_or(usize::MAX),
+            rejects_pins: pooling.pin_policy == PinPolicy::Reject,
+        };
         let mut exchange = Exchange {
             client: &mut self.client,
             server: &mut lease,
             statements: &self.tenancy.context.statements,
-            message_bytes_max,
+            limits,
             seen: Seen::default(),
             is_begun: false,
         };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pgrouting_contract::config::{
-    AdminTls, AuthConfig, ConfigHash, DOCUMENT_BYTES_MAX, Generation, InvalidConfig, PoolMode, PoolingConfig,
-    ProbeConfig, ProcessConfig, ProxyConfig,
+    AdminTls, AuthConfig, ConfigHash, DOCUMENT_BYTES_MAX, Generation, InvalidConfig, PinPolicy, PoolMode,
+    PoolingConfig, ProbeConfig, ProcessConfig, ProxyConfig,
 };
 use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::stage::Stage;
@@ -80,6 +80,10 @@ pub fn document(
             mode: match pool.pooling.mode {
                 spec::PoolMode::Transaction => PoolMode::Transaction,
                 spec::PoolMode::Session => PoolMode::Session,
+            },
+            pin_policy: match pool.pooling.pin_policy {
+                spec::PinPolicy::Pin => PinPolicy::Pin,
+                spec::PinPolicy::Reject => PinPolicy::Reject,
             },
             max_server_connections: pool.server_connections_per_proxy,
             max_client_connections: pool.pooling.max_client_connections_per_proxy,

@@ -21,7 +21,12 @@ fn servers_limits_users_and_settings_leave_the_pod_template_byte_for_byte() {
         ("servers", SMALL.replace("{name: pg-1, host: pg-1.pg}", "{name: pg-9, host: pg-9.pg, weight: 3}")),
         ("users", SMALL.replace("[{name: app}]", "[{name: app}, {name: report, passwordKey: pw}]")),
         ("limits", format!("{SMALL}pooling: {{maxServerConnections: 7, maxClientConnectionsPerProxy: 9}}")),
-        ("mode", format!("{SMALL}pooling: {{mode: Session, checkoutTimeout: 1s, serverIdleTimeout: 1m}}")),
+        (
+            "mode",
+            format!(
+                "{SMALL}pooling: {{mode: Session, pinPolicy: Reject, checkoutTimeout: 1s, serverIdleTimeout: 1m}}"
+            ),
+        ),
         ("settings", format!("{SMALL}pooling: {{parameters: {{statement_timeout: 30s}}}}")),
         ("replicas", format!("{SMALL}proxy: {{replicas: 9}}")),
         ("budget", format!("{SMALL}proxy: {{disruption: {{budget: None}}}}")),

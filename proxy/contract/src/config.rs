@@ -235,6 +235,16 @@ pub enum PoolMode {
     Session,
 }
 
+/// What becomes of a client, in transaction mode, that does what keeps it on its server connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum PinPolicy {
+    /// It keeps its connection while the state lasts.
+    #[default]
+    Pin,
+    /// The statement is refused, where its text shows what it would do.
+    Reject,
+}
+
 /// Whether clients are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Traffic {
@@ -251,6 +261,8 @@ pub enum Traffic {
 pub struct PoolingConfig {
     /// When a server connection goes back to the pool.
     pub mode: PoolMode,
+    /// What becomes of a client, in transaction mode, whose state cannot move.
+    pub pin_policy: PinPolicy,
     /// The most connections to each server, over all users and databases, in this process. The monitor's are not
     /// counted.
     pub max_server_connections: u32,
@@ -266,6 +278,8 @@ pub struct PoolingConfig {
     pub client_login_timeout: DurationText,
     /// The largest message that a client may send, in bytes.
     pub max_message_bytes: u64,
+    /// The texts of all statements that clients have prepared, each distinct one counted once, in bytes.
+    pub max_prepared_bytes: u64,
     /// Settings that every server connection starts with.
     pub parameters: BTreeMap<String, String>,
     /// Whether clients are served.
@@ -276,6 +290,7 @@ impl Default for PoolingConfig {
     fn default() -> Self {
         Self {
             mode: PoolMode::Transaction,
+            pin_policy: PinPolicy::Pin,
             max_server_connections: 20,
             max_client_connections: 10_000,
             checkout_timeout: DurationText::from_secs(5),
@@ -283,6 +298,7 @@ impl Default for PoolingConfig {
             connect_timeout: DurationText::from_secs(5),
             client_login_timeout: DurationText::from_secs(15),
             max_message_bytes: 1024 * 1024 * 1024,
+            max_prepared_bytes: 256 * 1024 * 1024,
             parameters: BTreeMap::new(),
             traffic: Traffic::Open,
         }

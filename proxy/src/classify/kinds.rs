@@ -31,6 +31,8 @@ impl Kinds {
     pub const CREATE: Self = Self(1 << 10);
     /// The position of a sequence in this session (`currval`, `lastval`) or the server process's identity is read.
     pub const READS_SESSION: Self = Self(1 << 11);
+    /// ON COMMIT DROP: a temporary table that ends with its transaction.
+    pub const BRIEF: Self = Self(1 << 12);
 
     /// All that the server can be asked about.
     pub const ASKABLE: Self = Self(

@@ -180,6 +180,7 @@ impl<'a> Walk<'a> {
             4 if is("TEMP") && self.follows_creation() => self.found.begins(Kinds::TEMP),
             9 if is("TEMPORARY") && self.follows_creation() => self.found.begins(Kinds::TEMP),
             7 if is("PG_TEMP") => self.found.begins(Kinds::TEMP),
+            4 if is("DROP") && self.follows(&["COMMIT"]) => self.found.begins(Kinds::BRIEF),
             4 if is("HOLD") && self.follows(&["WITH"]) => self.found.begins(Kinds::CURSOR),
             _ if self.place == Where::Body => self.begin_in_body(word),
             _ => {}

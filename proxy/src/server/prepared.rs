@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::classify::touches::{Touches, touches};
@@ -28,15 +28,18 @@ pub struct Statement {
     pub definition: Box<[u8]>,
     /// What it may do to its session; `None` for nothing.
     pub touches: Option<Box<Touches>>,
+    /// The bytes of all statements, in which this one's are counted.
+    total: Arc<AtomicUsize>,
     /// Raised when a server finds that what it prepared earlier does not fit its tables any more.
     version: AtomicU32,
 }
 
 impl Statement {
-    fn new(id: u64, name: String, definition: Box<[u8]>) -> Self {
+    fn new(id: u64, name: String, definition: Box<[u8]>, total: &Arc<AtomicUsize>) -> Self {
+        total.fetch_add(definition.len(), Ordering::Relaxed);
         let found = touches(split_cstr(&definition).map_or(&definition, |(text, _)| text));
         let touches = (!found.is_nothing()).then(|| Box::new(found));
-        Self { id, name, definition, touches, version: AtomicU32::new(0) }
+        Self { id, name, definition, touches, total: Arc::clone(total), version: AtomicU32::new(0) }
     }
 
     fn version(&self) -> u32 {
@@ -47,6 +50,12 @@ impl Statement {
     #[must_use]
     pub fn text(&self) -> &[u8] {
         split_cstr(&self.definition).map_or(&self.definition, |(text, _)| text)
+    }
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.definition.len(), Ordering::Relaxed);
     }
 }
 
@@ -62,6 +71,8 @@ struct Key {
 #[derive(Debug, Default)]
 pub struct Statements {
     next_id: AtomicU64,
+    /// The bytes of all definitions.
+    total: Arc<AtomicUsize>,
     known: Mutex<Known>,
 }
 
@@ -72,21 +83,25 @@ struct Known {
 }
 
 impl Statements {
-    /// The statement of this definition, the same for everyone while anyone holds it.
-    pub fn intern(&self, definition: &[u8], settings_id: u64) -> Arc<Statement> {
+    /// The statement of this definition, the same for everyone while anyone holds it; `None` where it would be a new
+    /// one and all together would have more bytes than `bytes_max`.
+    pub fn intern(&self, definition: &[u8], settings_id: u64, bytes_max: usize) -> Option<Arc<Statement>> {
         let key = Key { settings_id, definition: definition.into() };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(statement) = known.statements.get(&key).and_then(Weak::upgrade) {
-            return statement;
+            return Some(statement);
+        }
+        if self.total.load(Ordering::Relaxed).saturating_add(definition.len()) > bytes_max {
+            return None;
         }
         if known.statements.len() >= known.prune_at {
             known.statements.retain(|_, statement| statement.strong_count() > 0);
             known.prune_at = known.statements.len() * 2 + 64;
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let statement = Arc::new(Statement::new(id, server_name(id), key.definition.clone()));
+        let statement = Arc::new(Statement::new(id, server_name(id), key.definition.clone(), &self.total));
         known.statements.insert(key, Arc::downgrade(&statement));
-        statement
+        Some(statement)
     }
 }
 
@@ -94,7 +109,7 @@ impl Statements {
     /// A definition for the unnamed statement, which is shared with nobody.
     pub fn anonymous(&self, definition: &[u8]) -> Arc<Statement> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
-        Arc::new(Statement::new(id, String::new(), definition.into()))
+        Arc::new(Statement::new(id, String::new(), definition.into(), &self.total))
     }
 }
 
@@ -209,27 +224,45 @@ mod tests {
     #[test]
     fn equal_definitions_are_one_statement_while_anyone_holds_it() {
         let statements = Statements::default();
-        let a = statements.intern(b"SELECT 1\0\0\0", 0);
-        let b = statements.intern(b"SELECT 1\0\0\0", 0);
+        let a = statements.intern(b"SELECT 1\0\0\0", 0, usize::MAX).unwrap();
+        let b = statements.intern(b"SELECT 1\0\0\0", 0, usize::MAX).unwrap();
         assert!(Arc::ptr_eq(&a, &b));
-        assert_ne!(statements.intern(b"SELECT 1\0\0\x01\0\0\0\x17", 0).id, a.id, "types differ");
-        assert_ne!(statements.intern(b"SELECT 1\0\0\0", 1).id, a.id, "settings differ");
+        assert_ne!(
+            statements.intern(b"SELECT 1\0\0\x01\0\0\0\x17", 0, usize::MAX).unwrap().id,
+            a.id,
+            "types differ"
+        );
+        assert_ne!(statements.intern(b"SELECT 1\0\0\0", 1, usize::MAX).unwrap().id, a.id, "settings differ");
         let id = a.id;
         drop((a, b));
-        assert_ne!(statements.intern(b"SELECT 1\0\0\0", 0).id, id, "a name is never used again");
+        assert_ne!(
+            statements.intern(b"SELECT 1\0\0\0", 0, usize::MAX).unwrap().id,
+            id,
+            "a name is never used again"
+        );
     }
 
     #[test]
     fn statements_that_nobody_holds_are_forgotten() {
         let statements = Statements::default();
         for number in 0..10_000_u32 {
-            statements.intern(&number.to_be_bytes(), 0);
+            statements.intern(&number.to_be_bytes(), 0, usize::MAX).unwrap();
         }
         assert!(statements.known.lock().unwrap().statements.len() <= 64);
     }
 
     fn statement(id: u64) -> Statement {
-        Statement::new(id, server_name(id), (*b"SELECT 1\0\0\0").into())
+        Statement::new(id, server_name(id), (*b"SELECT 1\0\0\0").into(), &Arc::default())
+    }
+
+    #[test]
+    fn texts_have_a_limit_in_bytes_and_give_their_part_back() {
+        let statements = Statements::default();
+        let held = statements.intern(&[1; 600], 0, 1000).unwrap();
+        assert!(statements.intern(&[2; 600], 0, 1000).is_none());
+        assert!(statements.intern(&[1; 600], 0, 1000).is_some(), "it is there already");
+        drop(held);
+        assert!(statements.intern(&[2; 600], 0, 1000).is_some());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::io::AsyncWrite;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::Statements;
 use crate::session::client::Client;
-use crate::session::forward::{Forwarded, forward};
+use crate::session::forward::{Forwarded, Limits, forward};
 use crate::session::relay::{OutOfStep, Seen, put_local, walk};
 use crate::session::request::RequestFault;
 
@@ -47,8 +47,8 @@ pub struct Exchange<'a> {
     pub server: &'a mut ServerConnection,
     /// The statements of the process.
     pub statements: &'a Statements,
-    /// The largest message that the client may send, in bytes.
-    pub message_bytes_max: usize,
+    /// What the client may ask for.
+    pub limits: Limits,
     /// What was seen of the answers so far.
     pub seen: Seen,
     /// Whether anything has been sent to the server; before that, being at rest means nothing.
@@ -83,8 +83,7 @@ impl Exchange<'_> {
             let forwarded = if self.client.inbox.is_empty() {
                 Forwarded::Nothing
             } else {
-                forward(self.client, self.server, self.statements, self.message_bytes_max)
-                    .map_err(Stop::ClientFault)?
+                forward(self.client, self.server, self.statements, self.limits).map_err(Stop::ClientFault)?
             };
             match forwarded {
                 Forwarded::Nothing => {}

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use bytes::Buf as _;
 
-use crate::classify::touches::touches;
+use crate::classify::touches::{Touches, touches};
+use crate::error::{ClientError, ErrorKind};
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Standing, Statement, Statements, server_name};
-use crate::server::replies::{Owed, UnnamedBefore};
+use crate::server::replies::{Owed, Rejection, UnnamedBefore};
 use crate::session::client::Client;
 use crate::session::request::{RequestFault, client_header, is_streamed};
 use crate::transaction::TransactionStatus;
@@ -20,6 +21,24 @@ use crate::wire::frontend::{
     SYNC, TERMINATE, Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse,
     put_query, target,
 };
+use crate::wire::sqlstate;
+
+/// A query that every server refuses, with an error of syntax, in any state.
+const REFUSED_BY_ANY_SERVER: &str = "refused by the pool";
+
+/// The name of a statement that no server has.
+const NO_STATEMENT: &[u8] = b"__pgrouting_none";
+
+/// What clients may ask for.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The largest message, in bytes.
+    pub message_bytes_max: usize,
+    /// The texts of all prepared statements of the process, in bytes.
+    pub prepared_bytes_max: usize,
+    /// Whether statements are refused that would keep their client on its connection.
+    pub rejects_pins: bool,
+}
 
 /// Bytes on their way to the server beyond which the client is not read further.
 const BACKLOG_MAX: usize = 256 * 1024;
@@ -44,11 +63,11 @@ pub fn forward(
     client: &mut Client,
     server: &mut ServerConnection,
     statements: &Statements,
-    message_bytes_max: usize,
+    limits: Limits,
 ) -> Result<Forwarded, RequestFault> {
     // Taken out while its messages are walked, since what they change is the client's too.
     let mut inbox = std::mem::take(&mut client.inbox);
-    let mut walk = Walk { statements, message_bytes_max, at: 0 };
+    let mut walk = Walk { statements, limits, at: 0 };
     let forwarded = walk.run(client, server, &inbox);
     inbox.advance(walk.at);
     client.inbox = inbox;
@@ -58,7 +77,7 @@ pub fn forward(
 /// A walk through the messages of an inbox.
 struct Walk<'a> {
     statements: &'a Statements,
-    message_bytes_max: usize,
+    limits: Limits,
     /// Bytes that have been taken.
     at: usize,
 }
@@ -93,7 +112,7 @@ impl Walk<'_> {
                 forwarded = Forwarded::Something;
                 continue;
             }
-            let Some(header) = client_header(rest, self.message_bytes_max)? else { break };
+            let Some(header) = client_header(rest, self.limits.message_bytes_max)? else { break };
             if rest.len() < header.total && !is_streamed(header, rest.len()) {
                 break;
             }
@@ -113,7 +132,7 @@ impl Walk<'_> {
             let message = rest.get(..header.total).unwrap_or(rest);
             client.streaming = header.total - message.len();
             self.at += message.len();
-            take(client, server, self.statements, message, header);
+            take(client, server, self.statements, self.limits, message, header);
         }
         Ok(forwarded)
     }
@@ -150,6 +169,7 @@ fn take(
     client: &mut Client,
     server: &mut ServerConnection,
     statements: &Statements,
+    limits: Limits,
     message: &[u8],
     header: Header,
 ) {
@@ -158,12 +178,12 @@ fn take(
             take_as_it_is(client, server, message, header.kind);
             Some(())
         }
-        PARSE => take_parse(client, server, statements, message),
+        PARSE => take_parse(client, server, statements, limits, message),
         BIND => take_bind(client, server, message, header),
         DESCRIBE => take_describe(client, server, message),
         CLOSE => take_close(client, server, message),
         _ => {
-            take_plain(client, server, message, header);
+            take_plain(client, server, limits, message, header);
             return;
         }
     };
@@ -191,13 +211,24 @@ fn take_as_it_is(client: &mut Client, server: &mut ServerConnection, message: &[
 }
 
 /// Takes a message that names no statement.
-fn take_plain(client: &mut Client, server: &mut ServerConnection, message: &[u8], header: Header) {
+fn take_plain(
+    client: &mut Client,
+    server: &mut ServerConnection,
+    limits: Limits,
+    message: &[u8],
+    header: Header,
+) {
     match header.kind {
         QUERY => {
-            note_query(client, message, header);
             let client_before = client.statements.define_unnamed(None);
             let before = UnnamedBefore { client: client_before, server: server.unnamed.take() };
-            pass(server, message, Some(Owed::Query(before)));
+            if let Some(rejection) = note_query(client, limits, message, header) {
+                // In its place goes what no server takes, so that it is refused in its turn, transaction and all.
+                put_query(server.outbox.bytes(), REFUSED_BY_ANY_SERVER);
+                server.replies.push(rejection);
+            } else {
+                pass(server, message, Some(Owed::Query(before)));
+            }
             // It ends with ReadyForQuery, as a Sync does.
             server.is_unsynced = false;
         }
@@ -227,14 +258,45 @@ fn take_plain(client: &mut Client, server: &mut ServerConnection, message: &[u8]
 }
 
 /// What a simple query may do to the session.
-fn note_query(client: &mut Client, message: &[u8], header: Header) {
+fn note_query(client: &mut Client, limits: Limits, message: &[u8], header: Header) -> Option<Owed> {
     if message.len() < header.total {
         client.state.note_unread();
-        return;
+        return None;
     }
     let sql = message.get(HEADER_LEN..).unwrap_or_default();
     let sql = sql.strip_suffix(b"\0").unwrap_or(sql);
-    client.state.note(&touches(sql), sql);
+    let touches = touches(sql);
+    let rejection = reject_pin(client, limits, &touches).map(|error| rejection(&error, true));
+    if rejection.is_none() {
+        client.state.note(&touches, sql);
+    }
+    rejection
+}
+
+/// Why a statement is not taken that would keep its client on its connection, where the pool does not want that.
+fn reject_pin(client: &Client, limits: Limits, touches: &Touches) -> Option<ClientError> {
+    if !limits.rejects_pins || !client.state.is_tracked {
+        return None;
+    }
+    let what = client.state.would_pin(touches)?;
+    let error = ClientError::error(
+        ErrorKind::Policy,
+        sqlstate::FEATURE_NOT_SUPPORTED,
+        format!("this pool does not keep {what} from one transaction to the next"),
+    );
+    Some(error.with_hint("Use a pool with pooling.mode Session, or pooling.pinPolicy Pin."))
+}
+
+fn rejection(error: &ClientError, is_query: bool) -> Owed {
+    let mut message = Vec::new();
+    error.put(&mut message);
+    Owed::Rejected(Box::new(Rejection { error: message, is_query }))
+}
+
+/// Lets the server refuse a Parse in its turn.
+fn refuse_parse(server: &mut ServerConnection, error: &ClientError) {
+    put_describe_statement(server.outbox.bytes(), NO_STATEMENT);
+    server.replies.push(rejection(error, false));
 }
 
 fn pass(server: &mut ServerConnection, message: &[u8], owed: Option<Owed>) {
@@ -248,9 +310,17 @@ fn take_parse(
     client: &mut Client,
     server: &mut ServerConnection,
     statements: &Statements,
+    limits: Limits,
     message: &[u8],
 ) -> Option<()> {
     let parsed = parse(message)?;
+    if limits.rejects_pins {
+        let (sql, _) = split_cstr(parsed.definition)?;
+        if let Some(error) = reject_pin(client, limits, &touches(sql)) {
+            refuse_parse(server, &error);
+            return Some(());
+        }
+    }
     if parsed.name.is_empty() {
         let statement = statements.anonymous(parsed.definition);
         let server_before = server.unnamed.replace(statement.id);
@@ -267,7 +337,19 @@ fn take_parse(
         server.replies.push(Owed::Parse(definition));
         return Some(());
     }
-    let statement = statements.intern(parsed.definition, client.state.settings.plan_id);
+    let plan_id = client.state.settings.plan_id;
+    let Some(statement) = statements.intern(parsed.definition, plan_id, limits.prepared_bytes_max) else {
+        let error = ClientError::error(
+            ErrorKind::Limit,
+            sqlstate::CONFIGURATION_LIMIT_EXCEEDED,
+            "the texts of prepared statements have reached this proxy's limit",
+        );
+        refuse_parse(
+            server,
+            &error.with_hint("Close statements that are not needed, or raise pooling.maxPreparedBytes."),
+        );
+        return Some(());
+    };
     let definition = client.statements.define(parsed.name, Some(Arc::clone(&statement)));
     let standing = server.prepared.touch(&statement);
     if standing == Standing::Ready && server.transaction != TransactionStatus::Failed {

@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_definition_can_be_taken_back() {
         let statements = Statements::default();
-        let (a, b) = (statements.intern(b"a", 0), statements.intern(b"b", 0));
+        let [a, b] = [b"a", b"b"].map(|text| statements.intern(text, 0, usize::MAX).unwrap());
         let mut mine = ClientStatements::default();
         mine.define(b"s", Some(Arc::clone(&a)));
         let second = mine.define(b"s", Some(Arc::clone(&b)));

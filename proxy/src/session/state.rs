@@ -153,6 +153,25 @@ impl State {
         self.end(ends);
     }
 
+    /// What of a statement would keep the session on its connection, for a person; as far as its text shows.
+    #[must_use]
+    pub fn would_pin(&self, touches: &Touches) -> Option<&'static str> {
+        const WORDS: [(Kinds, &str); 7] = [
+            (Kinds::TEMP, "temporary tables"),
+            (Kinds::CURSOR, "cursors WITH HOLD"),
+            (Kinds::LISTEN, "LISTEN"),
+            (Kinds::PREPARE, "SQL-level PREPARE"),
+            (Kinds::LOCK, "session-level advisory locks"),
+            (Kinds::LOAD, "LOAD"),
+            (Kinds::OPAQUE, "state of this kind"),
+        ];
+        let begins = self.tracking.bodies.weigh(touches, Instant::now()).begins;
+        // A DO or EXECUTE may do anything, and most do nothing of it.
+        let shown = if begins.has(Kinds::ASKABLE) { begins.without(Kinds::ASKABLE) } else { begins };
+        let shown = if shown.has(Kinds::BRIEF) { shown.without(Kinds::TEMP) } else { shown };
+        WORDS.iter().find(|(kind, _)| shown.has(*kind)).map(|(_, word)| *word)
+    }
+
     /// Takes note of a statement that is too long to be read.
     pub fn note_unread(&mut self) {
         self.is_unanswered = false;

@@ -19,6 +19,8 @@ pub const INVALID_AUTHORIZATION: SqlState = "28000";
 pub const INVALID_PASSWORD: SqlState = "28P01";
 /// `too_many_connections`
 pub const TOO_MANY_CONNECTIONS: SqlState = "53300";
+/// `configuration_limit_exceeded`
+pub const CONFIGURATION_LIMIT_EXCEEDED: SqlState = "53400";
 /// `program_limit_exceeded`
 pub const PROGRAM_LIMIT_EXCEEDED: SqlState = "54000";
 /// `admin_shutdown`

@@ -1,5 +1,8 @@
 //! State that cannot move keeps its session on its connection, and nobody else ever sees it.
 
+use pgrouting_contract::config::PinPolicy;
+
+use super::support::message::{bind, execute, parse, sync};
 use super::support::poll;
 use super::support::proxy::{Proxy, pool_of, session_pool_of};
 use super::support::server::Database;
@@ -147,4 +150,44 @@ fn a_session_that_is_pinned_by_the_mode_waits_like_any_other() {
     let mut second = second.join().unwrap();
     assert_eq!(second.column("SELECT pg_backend_pid()"), [backend]);
     poll("the first to be gone", || (proxy.report().clients.connected == 1).then_some(()));
+}
+
+#[test]
+fn a_pool_may_refuse_what_would_pin() {
+    let database = Database::create();
+    let mut config = pool_of(1);
+    config.pooling.pin_policy = PinPolicy::Reject;
+    let proxy = Proxy::start(config);
+    let [mut client, mut other] = [(); 2].map(|()| proxy.client(&database));
+    for sql in [
+        "LISTEN depot",
+        "CREATE TEMP TABLE scratch (n int)",
+        "SELECT pg_advisory_lock(1)",
+        "DECLARE held CURSOR WITH HOLD FOR SELECT 1",
+        "SELECT 1; PREPARE mine AS SELECT 1",
+        "LOAD 'auto_explain'",
+        "SELECT set_config('my.' || 'x', 'y', false)",
+    ] {
+        let answer = client.try_query(sql);
+        assert_eq!((answer.types().as_str(), answer.status()), ("EZ", 'I'), "{sql}");
+        assert_eq!(answer.sqlstate().as_deref(), Some("0A000"), "{sql}");
+        assert!(answer.error().contains("does not keep"), "{sql}: {}", answer.error());
+        let batch = [parse("", sql), bind("", "", &[]), execute("", 0), sync()].concat();
+        let answer = client.ask(&batch);
+        assert_eq!((answer.types().as_str(), answer.sqlstate().as_deref()), ("EZ", Some("0A000")), "{sql}");
+        assert_eq!(other.column("SELECT 1"), ["1"], "{sql}");
+    }
+    // It fails its transaction as an error of the server would.
+    client.run("BEGIN");
+    assert_eq!(client.try_query("LISTEN depot").status(), 'E');
+    assert_eq!(client.try_query("SELECT 1").sqlstate().as_deref(), Some("25P02"));
+    assert_eq!(client.try_query("LISTEN depot").sqlstate().as_deref(), Some("0A000"));
+    client.run("ROLLBACK");
+    // What ends with its transaction, or moves, is not refused.
+    client.run(
+        "BEGIN; CREATE TEMP TABLE scratch (n int) ON COMMIT DROP; SELECT pg_advisory_xact_lock(1); COMMIT",
+    );
+    client.run("SET geqo = off");
+    assert_eq!(client.column("SHOW geqo"), ["off"]);
+    assert_eq!(other.column("SHOW geqo"), ["on"]);
 }

@@ -266,3 +266,22 @@ fn a_client_that_knows_the_old_columns_is_told_and_can_prepare_anew() {
     client.run("ROLLBACK");
     assert_eq!(client.ask(&described_run("s")).rows().remove(0).len(), 3);
 }
+
+#[test]
+fn prepared_texts_have_a_limit_in_bytes() {
+    let database = Database::create();
+    let mut config = pool_of(1);
+    config.pooling.max_prepared_bytes = 10_000;
+    let proxy = Proxy::start(config);
+    let [mut client, mut other] = [(); 2].map(|()| proxy.client(&database));
+    let text = |number: usize| format!("SELECT {number} AS \"{}\"", "x".repeat(2000));
+    for number in 0..4 {
+        client.ask(&[parse(&format!("s{number}"), &text(number)), sync()].concat());
+    }
+    let refused = client.ask(&[parse("s4", &text(4)), bind("", "s4", &[]), execute("", 0), sync()].concat());
+    assert_eq!((refused.types().as_str(), refused.sqlstate().as_deref()), ("EZ", Some("53400")));
+    // What is there already can be shared, and what is closed makes room.
+    assert_eq!(other.ask(&[parse("mine", &text(0)), run("mine"), sync()].concat()).column(), ["0"]);
+    client.ask(&[close('S', "s1"), sync()].concat());
+    assert_eq!(client.ask(&[parse("s4", &text(4)), run("s4"), sync()].concat()).column(), ["4"]);
+}
