@@ -4,7 +4,7 @@
 //! the hash is taken over that value's canonical bytes, so layout and comments do not change it. Secrets are not in
 //! it: it names files. A document is taken whole or refused whole, with every reason at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 
@@ -357,139 +357,6 @@ impl ProxyConfig {
         }
         ConfigHash(text)
     }
-
-    fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        if self.version != 1 {
-            faults.push(format!("version: {} is not known, 1 is", self.version));
-        }
-        if self.servers.is_empty() || self.servers.len() > 64 {
-            faults.push(format!("servers: {} given, 1 to 64 are allowed", self.servers.len()));
-        }
-        let mut names = BTreeSet::new();
-        let mut addresses = BTreeSet::new();
-        for (index, server) in self.servers.iter().enumerate() {
-            if !is_dns_label(&server.name) {
-                faults.push(format!(
-                    "servers[{index}].name: {:?} must be 1 to 63 lower-case letters, digits and dashes",
-                    server.name
-                ));
-            }
-            if !names.insert(&server.name) {
-                faults.push(format!("servers[{index}].name: {:?} is there twice", server.name));
-            }
-            if server.host.is_empty() || server.host.len() > 253 {
-                faults.push(format!("servers[{index}].host: must have 1 to 253 characters"));
-            }
-            if server.port == 0 {
-                faults.push(format!("servers[{index}].port: must be 1 to 65535"));
-            }
-            if !addresses.insert((server.host.to_ascii_lowercase(), server.port)) {
-                faults.push(format!("servers[{index}]: {}:{} is there twice", server.host, server.port));
-            }
-            if server.weight > 1000 {
-                faults.push(format!("servers[{index}].weight: {} is over 1000", server.weight));
-            }
-        }
-        self.auth_faults(&mut faults);
-        self.pooling.faults(&mut faults);
-        if self.probe.interval.get().as_millis() < 100 {
-            faults.push("probe.interval: must be at least 100ms".to_owned());
-        }
-        if self.probe.timeout.get().is_zero() {
-            faults.push("probe.timeout: must not be zero".to_owned());
-        }
-        faults
-    }
-
-    fn auth_faults(&self, faults: &mut Vec<String>) {
-        match &self.auth {
-            AuthConfig::UserList { users } => {
-                if users.is_empty() || users.len() > 128 {
-                    faults.push(format!("auth.users: {} given, 1 to 128 are allowed", users.len()));
-                }
-                let mut names = BTreeSet::new();
-                for (index, user) in users.iter().enumerate() {
-                    user.faults(&format!("auth.users[{index}]"), faults);
-                    if let Some(name) = &user.name
-                        && !names.insert(name)
-                    {
-                        faults.push(format!("auth.users[{index}].name: {name:?} is there twice"));
-                    }
-                }
-            }
-            AuthConfig::Passthrough {} => {
-                if self.probe.user.is_none() {
-                    faults.push(
-                        "probe.user: auth type Passthrough needs a user who may read pg_catalog.pg_authid"
-                            .to_owned(),
-                    );
-                }
-            }
-        }
-        if let Some(user) = &self.probe.user {
-            user.faults("probe.user", faults);
-        }
-    }
-}
-
-impl UserConfig {
-    fn faults(&self, path: &str, faults: &mut Vec<String>) {
-        if self.name.is_some() == self.name_file.is_some() {
-            faults.push(format!("{path}: give either name or nameFile"));
-        }
-        if self.password.is_some() == self.password_file.is_some() {
-            faults.push(format!("{path}: give either password or passwordFile"));
-        }
-    }
-}
-
-impl PoolingConfig {
-    fn faults(&self, faults: &mut Vec<String>) {
-        if self.max_server_connections == 0 || self.max_server_connections > 10_000 {
-            faults.push("pooling.maxServerConnections: must be 1 to 10000".to_owned());
-        }
-        if self.max_client_connections == 0 || self.max_client_connections > 1_000_000 {
-            faults.push("pooling.maxClientConnections: must be 1 to 1000000".to_owned());
-        }
-        if self.max_message_bytes < 8192 || self.max_message_bytes > 0x7fff_ffff {
-            faults.push("pooling.maxMessageBytes: must be 8192 to 2147483647".to_owned());
-        }
-        for (name, wait) in [
-            ("checkoutTimeout", self.checkout_timeout),
-            ("connectTimeout", self.connect_timeout),
-            ("clientLoginTimeout", self.client_login_timeout),
-        ] {
-            if wait.get().is_zero() {
-                faults.push(format!("pooling.{name}: must not be zero"));
-            }
-        }
-        if self.parameters.len() > 64 {
-            faults
-                .push(format!("pooling.parameters: {} given, at most 64 are allowed", self.parameters.len()));
-        }
-        for (name, value) in &self.parameters {
-            let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-                && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
-            if !is_name {
-                faults.push(format!("pooling.parameters: {name:?} is not the name of a setting"));
-            }
-            if matches!(name.as_str(), "user" | "database" | "replication" | "options") {
-                faults.push(format!("pooling.parameters: {name} is not a setting"));
-            }
-            if value.contains('\0') || value.len() > 1024 {
-                faults.push(format!("pooling.parameters.{name}: at most 1024 bytes and no NUL"));
-            }
-        }
-    }
-}
-
-fn is_dns_label(text: &str) -> bool {
-    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=63).contains(&text.len())
-        && text.chars().all(is_inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }
 
 /// The generation of a document that does not read as a whole, so that a refusal can name it.
@@ -513,5 +380,6 @@ const fn default_drain_timeout() -> DurationText {
     DurationText::from_secs(60)
 }
 
+mod faults;
 #[cfg(test)]
 mod tests;
