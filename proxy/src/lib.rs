@@ -23,5 +23,6 @@ pub mod control;
 
 pub mod error;
 pub mod metrics;
+pub mod socket;
 pub mod transaction;
 pub mod wire;

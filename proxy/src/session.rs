@@ -139,7 +139,6 @@ impl Session {
             None => {
                 let message_bytes_max = self.message_bytes_max();
                 waiting::request(&mut self.client, signals, message_bytes_max).await?;
-                self.tenancy.look_at_view();
                 let settings = &self.client.state.settings;
                 let leased = match self.tenancy.lease_at_once(settings) {
                     Ok(lease) => Ok(lease),

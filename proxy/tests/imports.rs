@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 /// Each module with the modules that it may import.
 const TABLE: &[(&str, &[&str])] = &[
     ("wire", &[]),
+    ("socket", &[]),
     ("classify", &[]),
     ("audit", &["classify"]),
     ("transaction", &["wire"]),
@@ -20,7 +21,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("topology", &[]),
     ("config", &[]),
     ("route", &["topology"]),
-    ("server", &["classify", "wire", "auth", "transaction", "error"]),
+    ("server", &["classify", "socket", "wire", "auth", "transaction", "error"]),
     ("pool", &["server"]),
     ("cancel", &["wire"]),
     ("monitor", &["wire", "auth", "server"]),
@@ -41,6 +42,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "roles",
             "route",
             "server",
+            "socket",
             "transaction",
             "wire",
         ],

@@ -54,7 +54,7 @@ impl<'a> Lexer<'a> {
     fn skip_blank(&mut self) {
         while let Some(&byte) = self.text.get(self.at) {
             match byte {
-                b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c => self.at += 1,
+                _ if is(byte, BLANK) => self.at += 1,
                 b'-' if self.peek(1) == b'-' => {
                     let rest = self.slice(self.at, self.text.len());
                     let length = rest.iter().position(|b| matches!(b, b'\n' | b'\r'));
@@ -124,11 +124,10 @@ impl<'a> Lexer<'a> {
     }
 
     fn word(&mut self) -> &'a [u8] {
-        let from = self.at;
-        while is_inside_word(self.peek(0)) && self.at < self.text.len() {
-            self.at += 1;
-        }
-        self.slice(from, self.at)
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let length = rest.iter().position(|byte| !is_inside_word(*byte)).unwrap_or(rest.len());
+        self.at += length;
+        rest.get(..length).unwrap_or_default()
     }
 
     /// At a dollar: a parameter, a dollar-quoted string, or just a dollar.
@@ -166,12 +165,45 @@ impl<'a> Lexer<'a> {
     }
 }
 
+/// What a byte can be the beginning or a part of.
+const CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut index = 0;
+    while index < classes.len() {
+        #[expect(clippy::cast_possible_truncation, reason = "there are 256")]
+        let byte = index as u8;
+        if byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80 {
+            classes[index] |= WORD_START | IN_WORD;
+        }
+        if byte.is_ascii_digit() || byte == b'$' {
+            classes[index] |= IN_WORD;
+        }
+        if matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c) {
+            classes[index] |= BLANK;
+        }
+        if matches!(byte, b'e' | b'E' | b'n' | b'N' | b'b' | b'B' | b'x' | b'X' | b'u' | b'U') {
+            classes[index] |= PREFIX;
+        }
+        index += 1;
+    }
+    classes
+};
+const WORD_START: u8 = 1;
+const IN_WORD: u8 = 2;
+const BLANK: u8 = 4;
+/// It may begin a string, before a quote.
+const PREFIX: u8 = 8;
+
+const fn is(byte: u8, class: u8) -> bool {
+    CLASSES[byte as usize] & class != 0
+}
+
 const fn is_word_start(byte: u8) -> bool {
-    byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
+    is(byte, WORD_START)
 }
 
 const fn is_inside_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
+    is(byte, IN_WORD)
 }
 
 impl<'a> Iterator for Lexer<'a> {
@@ -180,6 +212,9 @@ impl<'a> Iterator for Lexer<'a> {
     fn next(&mut self) -> Option<Token<'a>> {
         self.skip_blank();
         let byte = *self.text.get(self.at)?;
+        if is(byte, WORD_START) && !(is(byte, PREFIX) && matches!(self.peek(1), b'\'' | b'&')) {
+            return Some(Token::Word(self.word()));
+        }
         Some(match byte {
             b'\'' => self.string(self.is_backslash_plain),
             b'"' => self.quoted(),

@@ -41,7 +41,25 @@ impl Touches {
 /// What a statement, or several of them, may do to the session.
 #[must_use]
 pub fn touches(sql: &[u8]) -> Touches {
-    scan(sql, Where::Statement)
+    if is_plain(sql) { Touches::default() } else { scan(sql, Where::Statement) }
+}
+
+/// Whether a text shows at once, without being taken apart, that it touches nothing: one statement of the most frequent
+/// kinds without a call.
+fn is_plain(sql: &[u8]) -> bool {
+    const KINDS: [&[u8; 6]; 6] = [b"SELECT", b"UPDATE", b"DELETE", b"INSERT", b"COMMIT", b"BEGIN;"];
+    let Some((first, rest)) = sql.split_first_chunk::<6>() else { return sql.eq_ignore_ascii_case(b"BEGIN") };
+    let rest = rest.strip_suffix(b";").unwrap_or(rest);
+    KINDS.iter().any(|kind| first.eq_ignore_ascii_case(*kind)) && {
+        let mut suspicious =
+            rest.iter().enumerate().filter(|(_, byte)| matches!(byte, b'(' | b';' | b'p' | b'P'));
+        // SELECT INTO may create a temporary table.
+        suspicious.all(|(at, byte)| {
+            let is_temp =
+                || at >= 3 && rest.get(at - 3..at).is_some_and(|word| word.eq_ignore_ascii_case(b"tem"));
+            matches!(byte, b'p' | b'P') && !is_temp()
+        })
+    }
 }
 
 /// What the body of a function may do to the session that calls it.
@@ -423,6 +441,25 @@ mod tests {
                 (Kinds::NONE, &[][..]),
                 "{sql}"
             );
+        }
+    }
+
+    #[test]
+    fn what_is_plain_is_so_when_it_is_taken_apart() {
+        for (sql, plain) in [
+            ("SELECT abalance FROM pgbench_accounts WHERE aid = 1;", true),
+            ("begin", true),
+            ("select m from t where temperature = 1", false),
+            ("SELECT 1 INTO TEMP t", false),
+            ("SELECT f(1)", false),
+            ("SELECT 1; SET x = 1", false),
+            ("SET x = 1", false),
+            ("", false),
+        ] {
+            assert_eq!(is_plain(sql.as_bytes()), plain, "{sql}");
+            if plain {
+                assert!(scan(sql.as_bytes(), Where::Statement).is_nothing(), "{sql}");
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use pgrouting_contract::report::CredentialState;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -14,9 +14,10 @@ use tokio::time::{Instant, timeout};
 use crate::auth::answer::{AnswerFault, AnswerStep, ServerLogin};
 use crate::auth::scram::Keys;
 use crate::auth::users::User;
-use crate::server::connection::{Identity, Outbox, Parameters, ServerConnection, WorkerId};
+use crate::server::connection::{Identity, Parameters, ServerConnection, WorkerId};
 use crate::server::prepared::PreparedSet;
 use crate::server::replies::Replies;
+use crate::socket::{Inbox, Outbox};
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{self, authentication, error_field};
 use crate::wire::frame::{HEADER_LEN, header};
@@ -222,7 +223,7 @@ impl Handshake {
             is_unsynced: false,
             is_copying_in: false,
             is_retried: false,
-            inbox: self.inbox,
+            inbox: Inbox::with(self.inbox.to_vec()),
             cleared: 0,
             passing: 0,
             outbox: Outbox::default(),
@@ -296,7 +297,7 @@ impl ServerConnection {
         aside: &mut Vec<u8>,
     ) -> Result<Vec<Vec<Option<String>>>, ConnectError> {
         crate::wire::frontend::put_query(self.outbox.bytes(), sql);
-        poll_fn(|cx| self.outbox.poll_send(&mut self.stream, cx)).await?;
+        poll_fn(|cx| self.outbox.poll_send(&self.stream, cx)).await?;
         let mut rows = Vec::new();
         let mut error = None;
         loop {

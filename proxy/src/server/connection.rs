@@ -4,20 +4,17 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
 use socket2::SockRef;
-use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tokio_util::io::poll_read_buf;
 
 use crate::server::prepared::PreparedSet;
 use crate::server::replies::Replies;
 use crate::server::settings::Settings;
+use crate::socket::{Inbox, Outbox};
 use crate::transaction::TransactionStatus;
 use crate::wire::frame::header;
 use crate::wire::frontend::TERMINATE_MESSAGE;
@@ -91,7 +88,7 @@ pub struct ServerConnection {
     /// The last request was sent anew, with its statement prepared anew.
     pub is_retried: bool,
     /// Bytes received and not passed on yet.
-    pub inbox: BytesMut,
+    pub inbox: Inbox,
     /// How many of them, from the front, are whole messages or parts of them that may go to the client as they are.
     pub cleared: usize,
     /// Bytes of the current message that are still to come and may go to the client as they are.
@@ -106,8 +103,7 @@ impl ServerConnection {
     /// # Errors
     /// When the socket fails.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.inbox.reserve(READ_BYTES);
-        poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.inbox)
+        self.inbox.poll_read(&self.stream, cx, READ_BYTES)
     }
 
     /// Whether nothing is under way: it is between transactions and everything has been passed on.
@@ -194,77 +190,6 @@ impl Parameters {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.pairs.iter().map(|(name, value)| (&**name, &**value))
-    }
-}
-
-/// Bytes on their way into a socket. What was sent last stays until something else is to be sent.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    bytes: Vec<u8>,
-    sent: usize,
-}
-
-impl Outbox {
-    /// An outbox that keeps at most this capacity while it is empty.
-    const KEPT_BYTES: usize = 16 * 1024;
-
-    /// Whether everything has been sent.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.sent == self.bytes.len()
-    }
-
-    /// How much is still to be sent.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    /// Where to append.
-    pub fn bytes(&mut self) -> &mut Vec<u8> {
-        if self.is_empty() {
-            self.clear();
-        }
-        &mut self.bytes
-    }
-
-    /// What was sent last, while nothing else is to be sent.
-    #[must_use]
-    pub fn last_sent(&self) -> &[u8] {
-        if self.is_empty() { &self.bytes } else { &[] }
-    }
-
-    /// Forgets what has not been sent.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.bytes.shrink_to(Self::KEPT_BYTES);
-        self.sent = 0;
-    }
-
-    /// Gives the memory back while there is nothing to be sent.
-    pub fn rest(&mut self) {
-        if self.is_empty() {
-            *self = Self::default();
-        }
-    }
-
-    /// Sends as much as the socket takes. `Ready(Ok)` means all of it.
-    ///
-    /// # Errors
-    /// When the socket fails.
-    pub fn poll_send(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(rest @ [_, ..]) = self.bytes.get(self.sent..) {
-            match Pin::new(&mut *stream).poll_write(cx, rest) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(sent)) => self.sent += sent,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        if self.bytes.len() > Self::KEPT_BYTES {
-            self.clear();
-        }
-        Poll::Ready(Ok(()))
     }
 }
 

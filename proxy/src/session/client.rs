@@ -1,16 +1,13 @@
 //! One client's end of a session: its socket, what it has sent, what it is to get.
 
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::{Buf as _, BytesMut};
 use tokio::net::TcpStream;
-use tokio_util::io::poll_read_buf;
 
-use crate::server::connection::Outbox;
 use crate::session::prepared::ClientStatements;
 use crate::session::state::State;
+use crate::socket::{Inbox, Outbox};
 
 /// Bytes that the first read of a request may bring: most requests fit, and a buffer of that size costs the allocator
 /// next to nothing.
@@ -25,7 +22,7 @@ pub struct Client {
     /// Its socket.
     pub stream: TcpStream,
     /// What it has sent and nobody has taken yet. Holds no memory while it is empty and the client idle.
-    pub inbox: BytesMut,
+    pub inbox: Inbox,
     /// What it is to get.
     pub outbox: Outbox,
     /// What it has prepared.
@@ -43,7 +40,7 @@ pub struct Client {
 impl Client {
     /// A client whose first bytes, if it sent any with its login, are in `inbox`.
     #[must_use]
-    pub fn new(stream: TcpStream, inbox: BytesMut, state: State) -> Self {
+    pub fn new(stream: TcpStream, inbox: Inbox, state: State) -> Self {
         Self {
             stream,
             inbox,
@@ -61,14 +58,8 @@ impl Client {
     /// # Errors
     /// When the socket fails.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // Asked first, so that a client that says nothing costs no buffer.
-        match self.stream.poll_read_ready(cx) {
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            Poll::Pending => return Poll::Pending,
-        }
-        self.inbox.reserve(if self.inbox.capacity() == 0 { FIRST_READ_BYTES } else { READ_BYTES });
-        poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.inbox)
+        let count = if self.inbox.is_at_rest() { FIRST_READ_BYTES } else { READ_BYTES };
+        self.inbox.poll_read(&self.stream, cx, count)
     }
 
     /// Sends what it is to get. `Ready` means all of it.
@@ -76,14 +67,12 @@ impl Client {
     /// # Errors
     /// When the socket fails.
     pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outbox.poll_send(&mut self.stream, cx)
+        self.outbox.poll_send(&self.stream, cx)
     }
 
     /// Gives the buffers' memory back while there is nothing in them.
     pub fn rest(&mut self) {
-        if self.inbox.is_empty() {
-            self.inbox = BytesMut::new();
-        }
+        self.inbox.rest();
         self.outbox.rest();
     }
 

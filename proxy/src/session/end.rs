@@ -10,9 +10,9 @@ use tracing::warn;
 
 use crate::error::{ClientError, ErrorKind};
 use crate::pool::server_pool::Lease;
-use crate::server::connection::Outbox;
 use crate::session::exchange::Stop;
 use crate::session::request::RequestFault;
+use crate::socket::Outbox;
 use crate::transaction::PinReason;
 use crate::wire::sqlstate;
 
@@ -113,7 +113,7 @@ pub fn of(
 /// Sends what is left to be sent and closes. A client that does not read is not waited for.
 pub async fn send_last(stream: &mut TcpStream, outbox: &mut Outbox) {
     let goodbye = async {
-        std::future::poll_fn(|cx| outbox.poll_send(stream, cx)).await?;
+        std::future::poll_fn(|cx| outbox.poll_send(&*stream, cx)).await?;
         stream.shutdown().await?;
         // What the client has sent meanwhile is read: closing over it would reset the connection, and the client
         // might never see its last message.

@@ -5,11 +5,9 @@
 //! costs one read and one write on either side.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::Buf as _;
-use tokio::io::AsyncWrite;
+use tokio::task::coop::poll_proceed;
 
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::Statements;
@@ -17,6 +15,7 @@ use crate::session::client::Client;
 use crate::session::forward::{Forwarded, Limits, forward};
 use crate::session::relay::{OutOfStep, Seen, put_local, walk};
 use crate::session::request::RequestFault;
+use crate::socket::poll_write;
 
 /// Bytes of a client that are read ahead of the server.
 const READ_AHEAD_MAX: usize = 256 * 1024;
@@ -59,8 +58,10 @@ impl Exchange<'_> {
     /// Goes on until there is a reason to stop. Cancel-safe: all state is in the client and the connection.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
         loop {
+            // Whoever is always busy lets others have their turn.
+            let turn = ready!(poll_proceed(cx));
             match self.round(cx) {
-                Ok(true) => {}
+                Ok(true) => turn.made_progress(),
                 Ok(false) => return Poll::Pending,
                 Err(stop) => return Poll::Ready(stop),
             }
@@ -97,7 +98,7 @@ impl Exchange<'_> {
                 Forwarded::Terminate => return Err(Stop::Terminated),
             }
             if !self.server.outbox.is_empty() {
-                match self.server.outbox.poll_send(&mut self.server.stream, cx) {
+                match self.server.outbox.poll_send(&self.server.stream, cx) {
                     Poll::Ready(Ok(())) => {}
                     // The server may have said why it closed; that is read below.
                     Poll::Ready(Err(_)) => self.server.outbox.clear(),
@@ -121,8 +122,7 @@ impl Exchange<'_> {
         }
         while self.server.cleared > 0 {
             let cleared = self.server.inbox.get(..self.server.cleared).unwrap_or_default();
-            match Pin::new(&mut self.client.stream).poll_write(cx, cleared) {
-                Poll::Ready(Ok(0)) => return Err(Stop::ClientGone(io::ErrorKind::WriteZero.into())),
+            match poll_write(&self.client.stream, cx, cleared) {
                 Poll::Ready(Ok(count)) => {
                     self.server.inbox.advance(count);
                     self.server.cleared -= count;

@@ -4,8 +4,6 @@
 
 use std::sync::Arc;
 
-use bytes::Buf as _;
-
 use crate::classify::touches::{Touches, touches};
 use crate::error::{ClientError, ErrorKind};
 use crate::server::connection::ServerConnection;

@@ -9,7 +9,7 @@ use crate::server::replies::Definition;
 /// What a client has prepared.
 #[derive(Debug, Default)]
 pub struct ClientStatements {
-    named: HashMap<Vec<u8>, Arc<Statement>>,
+    named: HashMap<Vec<u8>, Arc<Statement>, foldhash::fast::RandomState>,
     unnamed: Option<Arc<Statement>>,
 }
 

@@ -4,8 +4,6 @@
 //! Only messages that change what is known of the connection are looked at whole. What the proxy asked for itself is
 //! left out, and what it answers in the server's place is put in, which costs a copy and happens rarely.
 
-use bytes::Buf as _;
-
 use crate::classify::tags::{TagEffect, tag_effect};
 use crate::server::connection::{SERVER_MESSAGE_MAX, ServerConnection};
 use crate::server::prepared::NAME_PREFIX;

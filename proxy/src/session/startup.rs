@@ -21,6 +21,7 @@ use crate::session::context::{Context, CountedClient, Worker};
 use crate::session::end::{self};
 use crate::session::state::State;
 use crate::session::tenancy::Tenancy;
+use crate::socket::{Inbox, Outbox};
 use crate::wire::backend::put_negotiate;
 use crate::wire::frame::header;
 use crate::wire::sqlstate;
@@ -75,7 +76,7 @@ pub async fn enter(
                 let tracking =
                     context.databases.tracking(&startup.database, &context.settings, &context.audit);
                 let state = State::new(tracking, settings, !is_exclusive);
-                let mut client = Client::new(entrance.stream, entrance.inbox, state);
+                let mut client = Client::new(entrance.stream, Inbox::with(entrance.inbox.to_vec()), state);
                 *client.outbox.bytes() = entrance.out;
                 let cancel = context.cancels.register(startup.secret_len());
                 let tenancy = Tenancy::new(context, worker, identity, access);
@@ -209,7 +210,7 @@ impl Entrance {
         worker.metrics.count_error(error.kind);
         debug!(%error, "a login failed");
         error.into_fatal().put(&mut self.out);
-        let mut client_out = crate::server::connection::Outbox::default();
+        let mut client_out = Outbox::default();
         client_out.bytes().append(&mut self.out);
         end::send_last(&mut self.stream, &mut client_out).await;
     }

@@ -84,9 +84,11 @@ impl Tenancy {
 
     /// The usual case: a connection is idle. Else gives what the server's pool answered, if there is a server.
     pub fn lease_at_once(&mut self, settings: &Arc<Settings>) -> Result<Lease, Option<Asked>> {
-        match self.ask(settings) {
-            Some(Asked { taken: Taken::Connection(lease), .. }) => self.fit(lease).ok_or(None),
-            other => Err(other),
+        self.look_at_view();
+        let Some((index, taken)) = self.take(settings) else { return Err(None) };
+        match taken {
+            Taken::Connection(lease) => self.fit(lease).ok_or(None),
+            taken => Err(Some(Asked { view: Arc::clone(&self.view), index, taken })),
         }
     }
 
@@ -110,13 +112,16 @@ impl Tenancy {
     /// Asks the server of this moment for a connection; `None` where there is no such server.
     fn ask(&mut self, settings: &Arc<Settings>) -> Option<Asked> {
         self.look_at_view();
-        let view = Arc::clone(&self.view);
-        if view.active.config.pooling.traffic == Traffic::Paused {
+        let (index, taken) = self.take(settings)?;
+        Some(Asked { view: Arc::clone(&self.view), index, taken })
+    }
+
+    fn take(&self, settings: &Arc<Settings>) -> Option<(usize, Taken)> {
+        if self.view.active.config.pooling.traffic == Traffic::Paused {
             return None;
         }
-        let Route::Server(index) = choose(&view, self.access) else { return None };
-        let taken = view.pools.get(index)?.take(self.wanted(settings));
-        Some(Asked { view, index, taken })
+        let Route::Server(index) = choose(&self.view, self.access) else { return None };
+        Some((index, self.view.pools.get(index)?.take(self.wanted(settings))))
     }
 
     async fn wait(

@@ -1,9 +1,9 @@
 //! Between transactions: waits until the client has sent a whole request, and answers what needs no server.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
-use bytes::Buf as _;
+use tokio::task::coop::poll_proceed;
 
 use crate::session::client::Client;
 use crate::session::end::{self, End};
@@ -25,6 +25,8 @@ pub async fn request(
     let mut scanned = 0;
     poll_fn(|cx| {
         loop {
+            // Whoever is always busy lets others have their turn.
+            let turn = ready!(poll_proceed(cx));
             match client.poll_send(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Left)),
@@ -33,13 +35,16 @@ pub async fn request(
             match next(client, &mut scanned, message_bytes_max) {
                 Ok(Next::Request) => return Poll::Ready(Ok(())),
                 Ok(Next::Terminate) => return Poll::Ready(Err(End::Left)),
-                Ok(Next::Answered) => continue,
+                Ok(Next::Answered) => {
+                    turn.made_progress();
+                    continue;
+                }
                 Ok(Next::Read) => {}
                 Err(fault) => return Poll::Ready(Err(End::Told(end::fault(&fault)))),
             }
             match client.poll_read(cx) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(End::Left)),
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(_)) => turn.made_progress(),
                 Poll::Pending => {
                     client.rest();
                     return signals.poll_drain(cx).map(|()| shutdown());

@@ -292,7 +292,11 @@ impl Client {
 
     /// Closes its sending half without a word.
     pub fn hang_up(&self) {
-        self.stream.shutdown(Shutdown::Write).unwrap();
+        match self.stream.shutdown(Shutdown::Write) {
+            // The proxy has closed it already.
+            Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {}
+            other => other.unwrap(),
+        }
     }
 
     /// Reads these bytes, which are no messages.

@@ -1,0 +1,261 @@
+//! Bytes in and out of a socket that is registered with a runtime.
+//!
+//! A system call is tried first where the socket was last known to be ready, and only a socket that is not ready is
+//! waited for: asking the runtime costs a lock each time. A read that does not fill its buffer has emptied the socket,
+//! so the next one waits at once instead of finding that out by a system call (epoll tells of each new arrival).
+//!
+//! The calls are the kernel's own (`rustix`), without the C library's points of cancellation.
+
+use std::io;
+use std::ops::Deref;
+use std::task::{Context, Poll, ready};
+
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// A buffer that is empty and larger is given back, in bytes.
+const KEPT_BYTES: usize = 32 * 1024;
+
+/// Bytes received: read at the end, taken from the front.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    bytes: Vec<u8>,
+    /// How many of them have been taken.
+    taken: usize,
+}
+
+impl Inbox {
+    /// An inbox with something in it already.
+    #[must_use]
+    pub const fn with(bytes: Vec<u8>) -> Self {
+        Self { bytes, taken: 0 }
+    }
+
+    /// Takes bytes off the front.
+    pub fn advance(&mut self, count: usize) {
+        self.taken += count;
+        if self.taken >= self.bytes.len() {
+            self.bytes.clear();
+            self.taken = 0;
+            if self.bytes.capacity() > KEPT_BYTES {
+                self.bytes = Vec::new();
+            }
+        }
+    }
+
+    /// Makes room for so many bytes more.
+    pub fn reserve(&mut self, count: usize) {
+        if self.bytes.capacity() - self.bytes.len() < count && self.taken > 0 {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.bytes.reserve(count);
+    }
+
+    /// Gives the memory back while there is nothing in it.
+    pub fn rest(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// Whether it has no memory.
+    #[must_use]
+    pub const fn is_at_rest(&self) -> bool {
+        self.bytes.capacity() == 0
+    }
+
+    /// Reads up to `count` bytes. `Ready(Ok(0))` is the end of the stream. Memory is taken only when there is something
+    /// to be read, as far as the runtime knows.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn poll_read(
+        &mut self,
+        stream: &TcpStream,
+        cx: &mut Context<'_>,
+        count: usize,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut read = Ok(None);
+            // The error only tells the runtime that the socket is not ready any more.
+            let _ = stream.try_io(Interest::READABLE, || {
+                self.reserve(count);
+                let room = self.bytes.capacity() - self.bytes.len();
+                read = match recv(stream, spare_capacity(&mut self.bytes), RecvFlags::empty()) {
+                    Ok((got, _)) => Ok(Some(got)),
+                    Err(Errno::AGAIN) => Ok(None),
+                    Err(error) => Err(error),
+                };
+                let is_ready = read.map_or(true, |got| got.is_some_and(|got| got == 0 || got == room));
+                if is_ready { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+            });
+            match read {
+                Ok(Some(got)) => return Poll::Ready(Ok(got)),
+                Ok(None) => ready!(stream.poll_read_ready(cx))?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+}
+
+impl Deref for Inbox {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(self.taken..).unwrap_or_default()
+    }
+}
+
+/// Writes some of these bytes.
+///
+/// # Errors
+/// When the socket fails.
+pub fn poll_write(stream: &TcpStream, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    loop {
+        let tried = stream.try_io(Interest::WRITABLE, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?));
+        match tried {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            other => return Poll::Ready(other),
+        }
+        ready!(stream.poll_write_ready(cx))?;
+    }
+}
+
+/// Bytes on their way into a socket. What was sent last stays until something else is to be sent.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outbox {
+    /// Whether everything has been sent.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// How much is still to be sent.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Where to append.
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        if self.is_empty() {
+            self.bytes.clear();
+            self.sent = 0;
+        }
+        &mut self.bytes
+    }
+
+    /// What was sent last, while nothing else is to be sent.
+    #[must_use]
+    pub fn last_sent(&self) -> &[u8] {
+        if self.is_empty() { &self.bytes } else { &[] }
+    }
+
+    /// Forgets what has not been sent.
+    pub fn clear(&mut self) {
+        self.sent = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES);
+    }
+
+    /// Gives the memory back while there is nothing to be sent.
+    pub fn rest(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// Sends as much as the socket takes. `Ready(Ok)` means all of it.
+    ///
+    /// # Errors
+    /// When the socket fails.
+    pub fn poll_send(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest @ [_, ..]) = self.bytes.get(self.sent..) {
+            self.sent += ready!(poll_write(stream, cx, rest))?;
+        }
+        if self.bytes.len() > KEPT_BYTES {
+            self.clear();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (near.unwrap(), far.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_is_read_in_pieces_of_any_size() {
+        let (near, mut far) = pair().await;
+        let mut inbox = Inbox::default();
+        assert!(inbox.is_at_rest());
+        let sent: Vec<u8> = (0..200_u8).cycle().take(10_000).collect();
+        let mut got = Vec::new();
+        for piece in sent.chunks(777) {
+            far.write_all(piece).await.unwrap();
+            while got.len() < sent.len() && inbox.len() < piece.len() {
+                assert!(poll_fn(|cx| inbox.poll_read(&near, cx, 100)).await.unwrap() > 0);
+            }
+            got.extend_from_slice(&inbox);
+            inbox.advance(inbox.len());
+        }
+        assert_eq!(got, sent);
+        drop(far);
+        assert_eq!(poll_fn(|cx| inbox.poll_read(&near, cx, 100)).await.unwrap(), 0);
+        inbox.rest();
+        assert!(inbox.is_at_rest());
+    }
+
+    #[tokio::test]
+    async fn a_full_socket_is_waited_for() {
+        let (near, far) = pair().await;
+        let mut outbox = Outbox::default();
+        outbox.bytes().resize(8_000_000, 7);
+        let receiving = async {
+            let mut inbox = Inbox::default();
+            let mut total = 0;
+            while total < 8_000_000 {
+                total += poll_fn(|cx| inbox.poll_read(&far, cx, 65_536)).await.unwrap();
+                inbox.advance(inbox.len());
+            }
+        };
+        let sending = poll_fn(|cx| outbox.poll_send(&near, cx));
+        let (sent, ()) = tokio::join!(sending, receiving);
+        sent.unwrap();
+        assert!(outbox.is_empty() && outbox.last_sent().is_empty());
+    }
+
+    #[test]
+    fn bytes_are_taken_from_the_front() {
+        let mut inbox = Inbox::with(b"hello".to_vec());
+        inbox.advance(2);
+        assert_eq!(*inbox, *b"llo");
+        inbox.reserve(1000);
+        assert_eq!(*inbox, *b"llo");
+        inbox.advance(3);
+        assert!(inbox.is_empty());
+    }
+}
