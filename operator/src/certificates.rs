@@ -1,17 +1,17 @@
 //! The CA of a pool's admin API and the two certificates that it signs.
 //!
-//! The proxies serve with one and the operator calls with the other. Knows PEM and dates, not Kubernetes.
+//! The proxies serve with one, and hand on cancel requests to each other with it; the operator calls with the other. Knows
+//! PEM and dates, not Kubernetes.
 
 use jiff::civil::Date;
 use jiff::{Timestamp, ToSpan as _};
+use pgrouting_contract::peers::PROXY_SERVER_NAME;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 use x509_parser::pem::parse_x509_pem;
 
-/// The name in the proxies' certificate, which the operator checks.
-pub const PROXY_SERVER_NAME: &str = "pgrouting-proxy";
 /// The name in the operator's certificate.
 pub const OPERATOR_NAME: &str = "pgrouting-operator";
 
@@ -65,11 +65,10 @@ impl AdminCertificates {
         };
         let Self { ca, server, client } = stored;
         let keep_or_make_leaf = |leaf: Identity, purpose| {
-            if is_good(&leaf, now, RENEW_LEAF_DAYS) && is_signed_by(&leaf, &ca) {
-                Ok(leaf)
-            } else {
-                make_leaf(&ca, purpose, now)
-            }
+            let is_kept = is_good(&leaf, now, RENEW_LEAF_DAYS)
+                && is_signed_by(&leaf, &ca)
+                && serves_proxies_at_both_ends(&leaf, purpose);
+            if is_kept { Ok(leaf) } else { make_leaf(&ca, purpose, now) }
         };
         let server = keep_or_make_leaf(server, Purpose::Server)?;
         let client = keep_or_make_leaf(client, Purpose::Client)?;
@@ -77,8 +76,11 @@ impl AdminCertificates {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Purpose {
+    /// A proxy's: to serve with, and to call its peers with.
     Server,
+    /// The operator's: to call proxies with.
     Client,
 }
 
@@ -94,14 +96,15 @@ fn make_ca(now: Timestamp) -> Result<Identity, CertificateError> {
 }
 
 fn make_leaf(ca: &Identity, purpose: Purpose, now: Timestamp) -> Result<Identity, CertificateError> {
-    let (name, usage) = match purpose {
-        Purpose::Server => (PROXY_SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth),
-        Purpose::Client => (OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth),
+    let (server, client) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
+    let (name, usages) = match purpose {
+        Purpose::Server => (PROXY_SERVER_NAME, vec![server, client]),
+        Purpose::Client => (OPERATOR_NAME, vec![client]),
     };
     let mut params = CertificateParams::new(vec![name.to_owned()])?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![usage];
+    params.extended_key_usages = usages;
     params.use_authority_key_identifier_extension = true;
     set_validity(&mut params, now, LEAF_DAYS)?;
     let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
@@ -130,6 +133,21 @@ fn is_good(identity: &Identity, now: Timestamp, days_left_min: i64) -> bool {
     certificate.public_key().subject_public_key.data.as_ref() == key.public_key_raw()
         && validity.not_before.timestamp() <= seconds
         && validity.not_after.timestamp() > seconds.saturating_add(days_left_min * 86_400)
+}
+
+/// Whether a proxy's certificate is good for a caller too, which those of earlier versions are not.
+fn serves_proxies_at_both_ends(leaf: &Identity, purpose: Purpose) -> bool {
+    match purpose {
+        Purpose::Client => true,
+        Purpose::Server => {
+            let Ok((_, pem)) = parse_x509_pem(leaf.certificate.as_bytes()) else { return false };
+            let Ok(certificate) = pem.parse_x509() else { return false };
+            let usages = certificate.extended_key_usage();
+            usages.is_ok_and(|usages| {
+                usages.is_some_and(|usages| usages.value.server_auth && usages.value.client_auth)
+            })
+        }
+    }
 }
 
 fn is_signed_by(leaf: &Identity, ca: &Identity) -> bool {
@@ -177,6 +195,24 @@ mod tests {
         let made = AdminCertificates::keep_or_make(None, at("2026-11-29T12:00:00Z")).unwrap();
         let later = AdminCertificates::keep_or_make(Some(made.clone()), at("2036-01-01T12:00:00Z")).unwrap();
         assert!(later.ca != made.ca);
+    }
+
+    #[test]
+    fn a_proxys_certificate_that_is_no_callers_is_replaced() {
+        let now = at("2026-11-29T12:00:00Z");
+        let made = AdminCertificates::keep_or_make(None, now).unwrap();
+        let mut params = CertificateParams::new(vec![PROXY_SERVER_NAME.to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        set_validity(&mut params, now, LEAF_DAYS).unwrap();
+        let ca_key = KeyPair::from_pem(&made.ca.key).unwrap();
+        let issuer = Issuer::from_ca_cert_pem(&made.ca.certificate, ca_key).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+        let server = Identity { certificate, key: key.serialize_pem() };
+        let before = AdminCertificates { server, ..made.clone() };
+        let after = AdminCertificates::keep_or_make(Some(before.clone()), now).unwrap();
+        assert!(after.ca == made.ca && after.client == made.client && after.server != before.server);
     }
 
     #[test]

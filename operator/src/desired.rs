@@ -33,7 +33,7 @@ pub struct DesiredObjects {
     pub users: Secret,
     /// The pods' ServiceAccount.
     pub service_account: Option<ServiceAccount>,
-    /// One to three Services.
+    /// One to three Services for clients, and the one for peers.
     pub services: Vec<Service>,
     /// The budget for evictions.
     pub disruption_budget: Option<PodDisruptionBudget>,

@@ -82,6 +82,12 @@ impl PoolNames<'_> {
         format!("{}-readonly", self.0)
     }
 
+    /// The headless Service by which proxies find each other.
+    #[must_use]
+    pub fn peers_service(self) -> String {
+        format!("{}-peers", self.0)
+    }
+
     /// The labels that select the pods. Immutable for ever.
     #[must_use]
     pub fn selector(self) -> BTreeMap<String, String> {

@@ -14,6 +14,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use pgrouting_contract::peers::PROXY_SERVER_NAME;
 use pgrouting_contract::report::{ConfigAnswer, ConfigOutcome, EPOCH_HEADER, ProxyReport};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -21,7 +22,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::certificates::{AdminCertificates, PROXY_SERVER_NAME};
+use crate::certificates::AdminCertificates;
 use crate::desired::config_map::Document;
 use crate::metrics::Metrics;
 

@@ -2,6 +2,7 @@
 //!
 //! `GET /healthz`, `GET /readyz` and `GET /metrics` are served in plain HTTP on `process.probeListen`; `GET /report`
 //! and `PUT /config`, and the others too, on `process.adminListen` to whoever shows a client certificate or the token.
+//! `POST /cancel` is for peers, whose certificate opens nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,30 +11,40 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, put};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use pgrouting_contract::config::DOCUMENT_BYTES_MAX;
+use pgrouting_contract::peers::CANCEL_PATH;
 use pgrouting_contract::report::{
     ClientReport, ConfigOutcome, EPOCH_HEADER, Health, ProxyReport, ProxyState, SessionStateUse, Totals,
 };
 use subtle::ConstantTimeEq as _;
 
 use crate::audit::Audit;
+use crate::cancel::{CancelOutcome, CancelRegistry, CancelVerdict};
 use crate::config::Source;
 use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::metrics::{ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
 use crate::transaction::PinReason;
+use crate::wire::startup::{FirstPacket, packet_len, read};
 
 pub mod serve;
+
+/// The longest body of a cancel request, in bytes: a packet with the longest secret has 268.
+const CANCEL_BYTES_MAX: usize = 512;
 
 /// What the API shows and changes.
 #[derive(Debug)]
 pub struct Admin {
     /// The document, the credentials and the servers.
     pub control: Arc<Control>,
-    /// What the serving threads count.
+    /// The keys that clients cancel with.
+    pub cancels: Arc<CancelRegistry>,
+    /// What the threads count: those that serve, and the one that runs this.
     pub workers: Vec<Arc<WorkerMetrics>>,
+    /// What this thread counts.
+    pub own: Arc<WorkerMetrics>,
     /// Whether clients should be sent here.
     pub readiness: Readiness,
     /// The token that callers must show; `None` where certificates or the loopback address say enough.
@@ -90,7 +101,16 @@ pub fn admin_routes(admin: Arc<Admin>) -> Router {
         .route("/config", put(put_config))
         .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX + 1))
         .with_state(Arc::clone(&admin))
+        .merge(peer_routes(Arc::clone(&admin)))
         .merge(public_routes(admin))
+}
+
+/// What a peer may ask.
+pub fn peer_routes(admin: Arc<Admin>) -> Router {
+    Router::new()
+        .route(CANCEL_PATH, post(cancel))
+        .layer(DefaultBodyLimit::max(CANCEL_BYTES_MAX))
+        .with_state(admin)
 }
 
 async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
@@ -135,6 +155,31 @@ async fn put_config(State(admin): State<Arc<Admin>>, headers: HeaderMap, documen
         ConfigOutcome::Refused => StatusCode::UNPROCESSABLE_ENTITY,
     };
     (status, Json(answer)).into_response()
+}
+
+/// Cancels what a session here runs. The request comes from a peer and goes to no other, so that none can go round.
+async fn cancel(State(admin): State<Arc<Admin>>, headers: HeaderMap, packet: Bytes) -> StatusCode {
+    if !is_allowed(&admin, &headers) {
+        return StatusCode::UNAUTHORIZED;
+    }
+    let Ok(FirstPacket::Cancel(key)) = read(&packet) else { return StatusCode::BAD_REQUEST };
+    if packet_len(&packet) != Ok(Some(packet.len())) {
+        return StatusCode::BAD_REQUEST;
+    }
+    // A task of its own, which ends within the limit of a request: when the peer hangs up, the request may be on its way
+    // to the server all the same, and the session must wait for it.
+    let outcome = tokio::spawn(async move {
+        let outcome = admin.cancels.request(&key).await;
+        if outcome == CancelOutcome::Sent {
+            admin.own.cancels.add_one();
+        }
+        outcome
+    });
+    match outcome.await {
+        Ok(CancelOutcome::Sent | CancelOutcome::Idle | CancelOutcome::Failed) => StatusCode::NO_CONTENT,
+        Ok(CancelOutcome::Unknown) => StatusCode::NOT_FOUND,
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
 }
 
 fn is_allowed(admin: &Admin, headers: &HeaderMap) -> bool {
@@ -209,6 +254,7 @@ fn snapshot(admin: &Admin) -> Snapshot {
         generation: view.active.config.generation.0,
         servers,
         error_kinds: ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect(),
+        cancel_verdicts: CancelVerdict::ALL.iter().map(|verdict| verdict.as_str()).collect(),
         pin_reasons: PinReason::ALL.iter().map(|reason| reason.as_str()).collect(),
     }
 }

@@ -8,12 +8,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use subtle::ConstantTimeEq as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use crate::cancel::mark::MarkSecret;
 use crate::wire::startup::{CancelKey, put_cancel};
+
+pub mod mark;
 
 /// The longest that handing a request to a server may take. A connection is held back no longer than that.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,10 +25,25 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests on their way for one session; more are dropped, since they could not do more.
 const IN_FLIGHT_MAX: u32 = 4;
 
-/// All sessions that can be cancelled.
-#[derive(Debug, Default)]
+/// All sessions that can be cancelled, by the process id of their keys.
+#[derive(Debug)]
 pub struct CancelRegistry {
-    sessions: Mutex<HashMap<CancelKey, Arc<CancelSlot>>>,
+    sessions: Mutex<HashMap<i32, Vec<Known>>>,
+    marks: Mutex<Marks>,
+}
+
+/// A session that can be cancelled.
+#[derive(Debug)]
+struct Known {
+    key: CancelKey,
+    slot: Arc<CancelSlot>,
+}
+
+/// What keys are marked with now, and what they were marked with before that: sessions outlive a change.
+#[derive(Debug)]
+struct Marks {
+    now: MarkSecret,
+    before: Option<MarkSecret>,
 }
 
 /// What one session runs.
@@ -59,39 +78,118 @@ pub struct CancelHandle {
 pub enum CancelOutcome {
     /// The server has it, or the session that waits for one.
     Sent,
-    /// No session has that key, or it runs nothing: PostgreSQL too says nothing then.
-    Ignored,
+    /// The session runs nothing: PostgreSQL too says nothing then.
+    Idle,
     /// The server could not be reached.
     Failed,
+    /// No session has that key.
+    Unknown,
+}
+
+/// What became of a client's request over the whole pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelVerdict {
+    /// A session here has the key.
+    Known,
+    /// A peer has the session.
+    Forwarded,
+    /// No proxy that could be asked has it.
+    Unknown,
+    /// No peer was asked: too many were being asked already.
+    Limited,
+}
+
+impl CancelVerdict {
+    /// All of them, in the order of their counters.
+    pub const ALL: [Self; 4] = [Self::Known, Self::Forwarded, Self::Unknown, Self::Limited];
+
+    /// The verdict as a metric's label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::Forwarded => "forwarded",
+            Self::Unknown => "unknown",
+            Self::Limited => "limited",
+        }
+    }
+}
+
+impl Default for CancelRegistry {
+    fn default() -> Self {
+        let marks = Marks { now: MarkSecret::random(), before: None };
+        Self { sessions: Mutex::default(), marks: Mutex::new(marks) }
+    }
 }
 
 impl CancelRegistry {
+    /// Marks keys with what the proxies of the pool share, from now on. Keys that were given before stay good.
+    pub fn share(&self, secret: &[u8]) {
+        let secret = MarkSecret::shared(secret);
+        let mut marks = locked(&self.marks);
+        if marks.now != secret {
+            marks.before = Some(std::mem::replace(&mut marks.now, secret));
+        }
+    }
+
+    /// Whether a proxy that shares our secret may have given that key.
+    #[must_use]
+    pub fn is_marked(&self, key: &CancelKey) -> bool {
+        let marks = locked(&self.marks);
+        marks.now.is_on(key) || marks.before.as_ref().is_some_and(|before| before.is_on(key))
+    }
+
     /// Registers a session under a new random key whose secret has that many bytes.
     pub fn register(self: &Arc<Self>, secret_len: usize) -> CancelHandle {
         let slot = Arc::new(CancelSlot::default());
+        let key = self.add(rand::random::<i32>() & i32::MAX, secret_len, &slot);
+        CancelHandle { registry: Arc::clone(self), key, slot }
+    }
+
+    /// Adds a session under a new key with that process id, which others may have too.
+    fn add(&self, process_id: i32, secret_len: usize, slot: &Arc<CancelSlot>) -> CancelKey {
+        let mark = locked(&self.marks).now.clone();
         let mut sessions = locked(&self.sessions);
+        let namesakes = sessions.entry(process_id).or_default();
         let key = loop {
-            let secret = std::iter::repeat_with(rand::random).take(secret_len).collect();
-            let key = CancelKey { process_id: rand::random::<i32>() & i32::MAX, secret };
-            if !sessions.contains_key(&key) {
+            let key = mark.make_key(process_id, secret_len);
+            if namesakes.iter().all(|known| known.key != key) {
                 break key;
             }
         };
-        sessions.insert(key.clone(), Arc::clone(&slot));
-        CancelHandle { registry: Arc::clone(self), key, slot }
+        namesakes.push(Known { key: key.clone(), slot: Arc::clone(slot) });
+        key
+    }
+
+    fn remove(&self, key: &CancelKey) {
+        let mut sessions = locked(&self.sessions);
+        if let Some(namesakes) = sessions.get_mut(&key.process_id) {
+            namesakes.retain(|known| known.key != *key);
+            if namesakes.is_empty() {
+                sessions.remove(&key.process_id);
+            }
+        }
     }
 
     /// Passes a client's request on to the server connection that its session holds now.
     pub async fn request(&self, key: &CancelKey) -> CancelOutcome {
-        let Some(slot) = locked(&self.sessions).get(key).cloned() else { return CancelOutcome::Ignored };
+        let Some(slot) = self.find(key) else { return CancelOutcome::Unknown };
         if slot.ask() {
             return CancelOutcome::Sent;
         }
-        let Some(flight) = Flight::start(slot) else { return CancelOutcome::Ignored };
+        let Some(flight) = Flight::start(slot) else { return CancelOutcome::Idle };
         match timeout(REQUEST_TIMEOUT, deliver(flight.peer, &flight.key)).await {
             Ok(Ok(())) => CancelOutcome::Sent,
             Ok(Err(_)) | Err(_) => CancelOutcome::Failed,
         }
+    }
+
+    /// The session with that key. The secret is compared in constant time, so that it cannot be found byte by byte.
+    fn find(&self, key: &CancelKey) -> Option<Arc<CancelSlot>> {
+        let sessions = locked(&self.sessions);
+        let namesakes = sessions.get(&key.process_id)?;
+        let known = namesakes.iter().find(|known| known.key.secret.ct_eq(&key.secret).into())?;
+        Some(Arc::clone(&known.slot))
     }
 }
 
@@ -157,16 +255,12 @@ impl Drop for Wait<'_> {
 }
 
 impl CancelHandle {
-    /// Takes the process id of the server process that serves this session from now on to its end.
+    /// Takes the process id of the server process that serves this session from now on to its end, and a new secret
+    /// with it. The client must not have been given its key yet.
     pub fn take_process_id(&mut self, process_id: i32) {
-        let mut sessions = locked(&self.registry.sessions);
-        let key = CancelKey { process_id, secret: self.key.secret.clone() };
-        // A session of another server may have both by chance; then the old key stays, which cancels no less.
-        if !sessions.contains_key(&key) {
-            sessions.remove(&self.key);
-            sessions.insert(key.clone(), Arc::clone(&self.slot));
-            self.key = key;
-        }
+        let key = self.registry.add(process_id, self.key.secret.len(), &self.slot);
+        self.registry.remove(&self.key);
+        self.key = key;
     }
 
     /// Ends when a request comes while this is awaited, which is for as long as the session waits for a connection.
@@ -217,7 +311,7 @@ impl CancelHandle {
 
 impl Drop for CancelHandle {
     fn drop(&mut self) {
-        locked(&self.registry.sessions).remove(&self.key);
+        self.registry.remove(&self.key);
     }
 }
 
@@ -230,14 +324,14 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::wire::startup::SHORT_SECRET_LEN;
+    use crate::wire::startup::{LONG_SECRET_LEN, SHORT_SECRET_LEN};
 
     #[tokio::test]
     async fn a_request_reaches_the_connection_that_the_session_holds() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let registry = Arc::new(CancelRegistry::default());
         let handle = registry.register(SHORT_SECRET_LEN);
-        assert_eq!(registry.request(&handle.key).await, CancelOutcome::Ignored);
+        assert_eq!(registry.request(&handle.key).await, CancelOutcome::Idle);
         let key = Arc::new(CancelKey { process_id: 7, secret: vec![1, 2, 3, 4] });
         handle.begin(server.local_addr().unwrap(), &key);
         let accept = async {
@@ -260,7 +354,7 @@ mod tests {
         let handle = registry.register(SHORT_SECRET_LEN);
         let ((), outcome) = tokio::join!(handle.cancelled(), registry.request(&handle.key));
         assert_eq!(outcome, CancelOutcome::Sent);
-        assert_eq!(registry.request(&handle.key).await, CancelOutcome::Ignored);
+        assert_eq!(registry.request(&handle.key).await, CancelOutcome::Idle);
         let later = timeout(Duration::from_millis(1), handle.cancelled()).await;
         assert!(later.is_err(), "a request for nothing is not kept");
     }
@@ -271,7 +365,51 @@ mod tests {
         let handle = registry.register(SHORT_SECRET_LEN);
         let key = handle.key.clone();
         drop(handle);
-        assert_eq!(registry.request(&key).await, CancelOutcome::Ignored);
+        assert_eq!(registry.request(&key).await, CancelOutcome::Unknown);
         assert!(registry.sessions.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_key_is_known_by_its_whole_secret_only() {
+        let registry = Arc::new(CancelRegistry::default());
+        let handle = registry.register(LONG_SECRET_LEN);
+        let CancelKey { process_id, secret } = handle.key.clone();
+        for wrong in [secret[..31].to_vec(), [&secret[..], b"x"].concat(), Vec::new(), vec![0; 32]] {
+            let wrong = CancelKey { process_id, secret: wrong };
+            assert_eq!(registry.request(&wrong).await, CancelOutcome::Unknown);
+        }
+    }
+
+    #[tokio::test]
+    async fn sessions_of_two_servers_may_have_one_process_id() {
+        let registry = Arc::new(CancelRegistry::default());
+        let mut handles = [(); 3].map(|()| registry.register(SHORT_SECRET_LEN));
+        let former = handles[0].key.clone();
+        handles.iter_mut().for_each(|handle| handle.take_process_id(77));
+        assert_eq!(registry.request(&former).await, CancelOutcome::Unknown);
+        let [first, second, third] = handles;
+        let gone = second.key.clone();
+        drop(second);
+        assert_eq!(registry.request(&gone).await, CancelOutcome::Unknown);
+        for handle in [first, third] {
+            assert_eq!((handle.key.process_id, handle.key.secret.len()), (77, SHORT_SECRET_LEN));
+            assert!(registry.is_marked(&handle.key));
+            let ((), outcome) = tokio::join!(handle.cancelled(), registry.request(&handle.key));
+            assert_eq!(outcome, CancelOutcome::Sent);
+        }
+        assert!(locked(&registry.sessions).is_empty());
+    }
+
+    #[test]
+    fn keys_that_were_given_before_a_change_of_the_secret_stay_good() {
+        let [here, there] = [(); 2].map(|()| Arc::new(CancelRegistry::default()));
+        [&here, &there].into_iter().for_each(|registry| registry.share(b"shared"));
+        let before = here.register(SHORT_SECRET_LEN);
+        [&here, &there].into_iter().for_each(|registry| registry.share(b"changed"));
+        let after = here.register(SHORT_SECRET_LEN);
+        for registry in [&here, &there] {
+            registry.share(b"changed");
+            assert!(registry.is_marked(&before.key) && registry.is_marked(&after.key));
+        }
     }
 }

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pgrouting_contract::config::{AuthConfig, ProxyConfig, UserConfig};
+use pgrouting_contract::peers::PEERS_SECRET_LEN_MIN;
 use pgrouting_contract::report::{ConfigAnswer, ConfigOutcome, CredentialReport, CredentialState};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use crate::auth::users::{Credentials, User};
+use crate::cancel::CancelRegistry;
 use crate::config::{ConfigStore, Source};
 use crate::fleet::Fleet;
 use crate::pool::server_pool::SWEEP_INTERVAL;
@@ -30,6 +32,7 @@ pub struct Control {
     pub fleet: Arc<Fleet>,
     /// The users.
     pub credentials: Arc<Credentials>,
+    cancels: Arc<CancelRegistry>,
     path: PathBuf,
     files: Mutex<FileState>,
 }
@@ -39,6 +42,7 @@ pub struct Control {
 struct FileState {
     document: Vec<u8>,
     secrets: Vec<SecretText>,
+    peers: Option<Result<Vec<u8>, String>>,
 }
 
 /// A user as its files say, or why they do not.
@@ -55,11 +59,12 @@ impl Control {
         store: ConfigStore,
         fleet: Arc<Fleet>,
         credentials: Arc<Credentials>,
+        cancels: Arc<CancelRegistry>,
         path: PathBuf,
         document: Vec<u8>,
     ) -> Arc<Self> {
-        let files = Mutex::new(FileState { document, secrets: Vec::new() });
-        Arc::new(Self { store, fleet, credentials, path, files })
+        let files = Mutex::new(FileState { document, ..FileState::default() });
+        Arc::new(Self { store, fleet, credentials, cancels, path, files })
     }
 
     /// Offers a document; when it is taken, it is in effect before the answer.
@@ -116,6 +121,7 @@ impl Control {
     /// Reads the files that the document names, and takes what changed in them.
     pub async fn refresh_secrets(&self) {
         let active = self.store.active();
+        self.refresh_peers(&active.config).await;
         let secrets = read_secrets(&active.config).await;
         if secrets == self.lock().secrets {
             return;
@@ -136,6 +142,22 @@ impl Control {
         if !was_probe_known && self.credentials.probe().is_some() {
             self.fleet.view().hurries.iter().for_each(|hurry| hurry.notify_one());
         }
+    }
+
+    /// Takes the secret that the proxies of the pool share. While it cannot be read, the one before is good.
+    async fn refresh_peers(&self, config: &ProxyConfig) {
+        let Some(peers) = &config.peers else { return };
+        let secret = read_shared(Path::new(&peers.secret_file)).await;
+        if self.lock().peers.as_ref() == Some(&secret) {
+            return;
+        }
+        match &secret {
+            Ok(secret) => self.cancels.share(secret),
+            Err(message) => {
+                warn!(message, "peers.secretFile cannot be used; peers know no cancel keys of here")
+            }
+        }
+        self.lock().peers = Some(secret);
     }
 
     fn lock(&self) -> MutexGuard<'_, FileState> {
@@ -175,6 +197,14 @@ async fn read_text(text: Option<&String>, file: Option<&String>) -> Result<Strin
     // Editors and `kubectl create secret --from-file` leave a line end behind.
     let text = text.trim_end_matches(['\n', '\r']);
     if text.is_empty() { Err(format!("{}: empty", path.display())) } else { Ok(text.to_owned()) }
+}
+
+async fn read_shared(path: &Path) -> Result<Vec<u8>, String> {
+    let secret = tokio::fs::read(path).await.map_err(|e| format!("{}: {e}", path.display()))?;
+    if secret.len() < PEERS_SECRET_LEN_MIN {
+        return Err(format!("{}: fewer than {PEERS_SECRET_LEN_MIN} bytes", path.display()));
+    }
+    Ok(secret)
 }
 
 type MadeUsers = (HashMap<String, Arc<User>>, Option<Arc<User>>, Vec<CredentialReport>);

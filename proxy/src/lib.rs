@@ -1,6 +1,7 @@
 //! The PostgreSQL routing proxy, in the order in which a query passes through it.
 
 pub mod admin;
+pub mod admin_tls;
 pub mod listener;
 pub mod session;
 
@@ -16,6 +17,7 @@ pub mod audit;
 pub mod auth;
 pub mod cancel;
 pub mod monitor;
+pub mod peers;
 pub mod roles;
 
 pub mod config;

@@ -18,6 +18,7 @@ use pgrouting_proxy::control::Control;
 use pgrouting_proxy::fleet::Fleet;
 use pgrouting_proxy::listener::{self, Accepted};
 use pgrouting_proxy::metrics::WorkerMetrics;
+use pgrouting_proxy::peers::Peers;
 use pgrouting_proxy::roles::Roles;
 use pgrouting_proxy::route::Access;
 use pgrouting_proxy::server::connection::{Identities, WorkerId};
@@ -100,10 +101,12 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     let identities = Arc::new(Identities::default());
     let settings = Arc::new(SettingsRegistry::default());
     let fleet = Fleet::start(&active, Arc::clone(&credentials), Arc::clone(&identities), settings.none());
+    let cancels = Arc::new(CancelRegistry::default());
     let control = Control::new(
         ConfigStore::new(Arc::clone(&active)),
         Arc::clone(&fleet),
         Arc::clone(&credentials),
+        Arc::clone(&cancels),
         path,
         document,
     );
@@ -113,7 +116,8 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         fleet,
         roles: Roles::new(Arc::clone(&credentials), settings.none()),
         credentials,
-        cancels: Arc::new(CancelRegistry::default()),
+        cancels: Arc::clone(&cancels),
+        peers: Peers::default(),
         statements: pgrouting_proxy::server::prepared::Statements::default(),
         settings,
         databases: Databases::default(),
@@ -124,9 +128,12 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         secret: rand::random(),
     });
     let threads = Threads::start(&process, &context)?;
+    let own = Arc::new(WorkerMetrics::default());
     let admin = Arc::new(Admin {
         control: Arc::clone(&control),
-        workers: threads.metrics.clone(),
+        cancels,
+        workers: threads.metrics.iter().chain([&own]).cloned().collect(),
+        own,
         readiness: Readiness::default(),
         token: read_token(&process)?,
         audit,
@@ -236,7 +243,10 @@ impl Sockets {
         tokio::spawn(admin::serve::plain(self.probe, admin::public_routes(Arc::clone(admin))));
         let routes = admin::admin_routes(Arc::clone(admin));
         match process.admin_tls.clone() {
-            Some(files) => tokio::spawn(admin::serve::mutual_tls(self.admin, routes, files)),
+            Some(files) => {
+                let peer_routes = admin::peer_routes(Arc::clone(admin));
+                tokio::spawn(admin::serve::mutual_tls(self.admin, routes, peer_routes, files))
+            }
             None => tokio::spawn(admin::serve::plain(self.admin, routes)),
         };
         Ok(())

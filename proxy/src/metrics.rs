@@ -6,6 +6,8 @@ use prometheus::{Encoder as _, IntCounterVec, IntGauge, IntGaugeVec, Opts, Regis
 
 /// Kinds of errors, by the index of `ErrorKind`.
 const ERROR_KINDS: usize = 4;
+/// What may become of a cancel request, by the index of `CancelVerdict`.
+const CANCEL_VERDICTS: usize = 4;
 /// Reasons to pin, by the index of `PinReason`.
 const PIN_REASONS: usize = 8;
 
@@ -65,14 +67,21 @@ pub struct WorkerMetrics {
     pub wait_micros: Counter,
     /// Sessions that began to keep their connection, by reason.
     pub pins: [Counter; PIN_REASONS],
-    /// Cancel requests passed on.
+    /// Cancel requests passed on to a server.
     pub cancels: Counter,
+    /// Cancel requests of clients, by what became of them.
+    pub cancel_requests: [Counter; CANCEL_VERDICTS],
+    /// Peers that were asked about cancel requests.
+    pub cancel_peers_asked: Counter,
     /// Server connections that were moved from another thread.
     pub moves: Counter,
 }
 
 /// Picks one counter of a thread.
 type Field = fn(&WorkerMetrics) -> &Counter;
+
+/// Picks one counter of a thread out of an array.
+type IndexedField = fn(&WorkerMetrics, usize) -> Option<&Counter>;
 
 /// What a scrape shows beside the counters.
 #[derive(Debug, Default)]
@@ -87,6 +96,8 @@ pub struct Snapshot {
     pub servers: Vec<ServerSnapshot>,
     /// Names of error kinds in index order.
     pub error_kinds: Vec<&'static str>,
+    /// Names of what may become of a cancel request in index order.
+    pub cancel_verdicts: Vec<&'static str>,
     /// Names of pin reasons in index order.
     pub pin_reasons: Vec<&'static str>,
 }
@@ -158,7 +169,7 @@ fn counters(
     workers: &[std::sync::Arc<WorkerMetrics>],
     snapshot: &Snapshot,
 ) -> Result<(), prometheus::Error> {
-    let plain: [(&str, &str, Field); 9] = [
+    let plain: [(&str, &str, Field); 10] = [
         ("pgrouting_proxy_transactions_total", "Transactions that ended.", |w| &w.transactions),
         ("pgrouting_proxy_queries_total", "Requests that were answered.", |w| &w.queries),
         ("pgrouting_proxy_server_errors_total", "Errors of servers that were passed on.", |w| {
@@ -170,7 +181,10 @@ fn counters(
         ("pgrouting_proxy_wait_microseconds_total", "Time spent waiting for a server connection.", |w| {
             &w.wait_micros
         }),
-        ("pgrouting_proxy_cancels_total", "Cancel requests passed on.", |w| &w.cancels),
+        ("pgrouting_proxy_cancels_total", "Cancel requests passed on to a server.", |w| &w.cancels),
+        ("pgrouting_proxy_cancel_peers_asked_total", "Peers asked about cancel requests.", |w| {
+            &w.cancel_peers_asked
+        }),
         ("pgrouting_proxy_connection_moves_total", "Server connections moved between threads.", |w| &w.moves),
     ];
     for (name, help, field) in plain {
@@ -178,19 +192,34 @@ fn counters(
         counter.inc_by(total(workers, field));
         registry.register(Box::new(counter))?;
     }
-    let errors =
-        counters_by(registry, "pgrouting_proxy_errors_total", "Errors that the proxy made.", "kind")?;
-    for (index, kind) in snapshot.error_kinds.iter().enumerate() {
-        errors.with_label_values(&[*kind]).inc_by(indexed(workers, |w| w.errors.get(index)));
-    }
-    let pins = counters_by(
-        registry,
-        "pgrouting_proxy_pins_total",
-        "Sessions that began to keep a connection.",
-        "reason",
-    )?;
-    for (index, reason) in snapshot.pin_reasons.iter().enumerate() {
-        pins.with_label_values(&[*reason]).inc_by(indexed(workers, |w| w.pins.get(index)));
+    let arrays: [(&str, &str, &str, &[&str], IndexedField); 3] = [
+        (
+            "pgrouting_proxy_errors_total",
+            "Errors that the proxy made.",
+            "kind",
+            &snapshot.error_kinds,
+            |w, i| w.errors.get(i),
+        ),
+        (
+            "pgrouting_proxy_cancel_requests_total",
+            "Cancel requests of clients.",
+            "outcome",
+            &snapshot.cancel_verdicts,
+            |w, i| w.cancel_requests.get(i),
+        ),
+        (
+            "pgrouting_proxy_pins_total",
+            "Sessions that began to keep a connection.",
+            "reason",
+            &snapshot.pin_reasons,
+            |w, i| w.pins.get(i),
+        ),
+    ];
+    for (name, help, label, values, field) in arrays {
+        let counters = counters_by(registry, name, help, label)?;
+        for (index, value) in values.iter().enumerate() {
+            counters.with_label_values(&[*value]).inc_by(indexed(workers, |w| field(w, index)));
+        }
     }
     Ok(())
 }

@@ -29,6 +29,7 @@ use crate::transaction::PinReason;
 use crate::wire::backend::put_ready;
 use crate::wire::frontend::{FUNCTION_CALL, QUERY};
 
+pub mod cancel;
 pub mod client;
 pub mod context;
 pub mod end;

@@ -24,10 +24,12 @@ const TABLE: &[(&str, &[&str])] = &[
     ("server", &["classify", "socket", "wire", "auth", "transaction", "error"]),
     ("pool", &["server"]),
     ("cancel", &["wire"]),
+    ("admin_tls", &[]),
+    ("peers", &["admin_tls", "wire"]),
     ("monitor", &["wire", "auth", "server"]),
     ("roles", &["wire", "auth", "server"]),
     ("fleet", &["auth", "config", "monitor", "pool", "server", "topology"]),
-    ("control", &["auth", "config", "fleet", "pool"]),
+    ("control", &["auth", "cancel", "config", "fleet", "pool"]),
     (
         "session",
         &[
@@ -38,6 +40,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "error",
             "fleet",
             "metrics",
+            "peers",
             "pool",
             "roles",
             "route",
@@ -48,7 +51,10 @@ const TABLE: &[(&str, &[&str])] = &[
         ],
     ),
     ("listener", &["route", "session"]),
-    ("admin", &["audit", "config", "control", "error", "metrics", "transaction"]),
+    (
+        "admin",
+        &["admin_tls", "audit", "cancel", "config", "control", "error", "metrics", "transaction", "wire"],
+    ),
 ];
 
 #[test]

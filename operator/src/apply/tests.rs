@@ -114,6 +114,7 @@ async fn everything_is_applied_and_the_pods_come_last() {
             "ledger-users",
             "ledger-proxy",
             "ledger",
+            "ledger-peers",
             "ledger-proxy",
             "ledger-proxy"
         ]
@@ -149,7 +150,9 @@ async fn nothing_is_sent_when_nothing_changed() {
         let found = stored.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
         found.unwrap_or_else(|| panic!("{kind} {name}")).clone()
     };
-    let mut full = stores(vec![serde_json::from_value(of("Service", "ledger")).unwrap()]);
+    let mut full = stores(
+        ["ledger", "ledger-peers"].map(|name| serde_json::from_value(of("Service", name)).unwrap()).to_vec(),
+    );
     full.deployments = {
         let mut writer = Writer::<Deployment>::new(());
         let deployment = serde_json::from_value(of("Deployment", "ledger-proxy")).unwrap();
@@ -195,7 +198,7 @@ async fn object_of_someone_else_is_never_written_and_the_rest_is() {
     assert!(applied.faults[0].to_string().contains("rename the pool"));
     assert!(!applied.faults[0].may_pass());
     assert!(!patched(&sent).contains(&"ledger"));
-    assert_eq!(patched(&sent).len(), 6);
+    assert_eq!(patched(&sent).len(), 7);
 }
 
 #[tokio::test]

@@ -9,10 +9,12 @@ use pgrouting_contract::config::{
     PoolingConfig, ProbeConfig, ProcessConfig, ProxyConfig,
 };
 use pgrouting_contract::duration::DurationText;
+use pgrouting_contract::peers::PeersConfig;
 use pgrouting_contract::stage::Stage;
 use pgrouting_crds::spec;
 
 use crate::desired::labels::metadata;
+use crate::desired::secret::PEERS_SECRET;
 use crate::names::{ADMIN_PORT, CONFIG_KEY, PoolNames};
 use crate::validate::{ValidatedAuth, ValidatedPool};
 
@@ -92,6 +94,7 @@ pub fn document(
             parameters: pool.pooling.parameters.clone(),
             ..PoolingConfig::default()
         },
+        peers: Some(peers(pool)),
         drain_timeout: duration_text(pool.proxy.drain_timeout),
     };
     config.generation = generation(&config, previous, known);
@@ -127,6 +130,16 @@ fn process() -> ProcessConfig {
         admin_token_file: None,
         probe_listen: "0.0.0.0:9127".to_owned(),
         workers: 0,
+    }
+}
+
+/// All proxies of the pool, by the name of their headless Service.
+fn peers(pool: &ValidatedPool) -> PeersConfig {
+    PeersConfig {
+        host: Some(format!("{}.{}.svc", PoolNames(&pool.name).peers_service(), pool.namespace)),
+        port: ADMIN_PORT,
+        addresses: Vec::new(),
+        secret_file: format!("{ADMIN_MOUNT}/{PEERS_SECRET}"),
     }
 }
 

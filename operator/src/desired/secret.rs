@@ -1,4 +1,4 @@
-//! The two Secrets of a pool: the admin API's certificates, and copies of the users' names and passwords.
+//! The two Secrets of a pool: what the admin API needs, and copies of the users' names and passwords.
 //!
 //! The users' Secrets are not mounted themselves: a list of volumes is a part of the pod template, so that each new user
 //! would restart every proxy. Copies in one Secret, mounted once as a directory, change without a restart.
@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use pgrouting_contract::peers::PEERS_SECRET_LEN_MIN;
 
 use crate::certificates::{AdminCertificates, CertificateError, Identity};
 use crate::desired::labels::metadata;
@@ -21,10 +22,14 @@ const SERVER_KEY: &str = "tls.key";
 const CLIENT_CERTIFICATE: &str = "client.crt";
 const CLIENT_KEY: &str = "client.key";
 
-/// The keys of the admin Secret that proxies need. They never see the CA's key and the operator's certificate.
-pub const PROXY_KEYS: [&str; 3] = [SERVER_CERTIFICATE, SERVER_KEY, CA_CERTIFICATE];
+/// The key of what the proxies of the pool share to mark the cancel keys that they give out.
+pub const PEERS_SECRET: &str = "peers.secret";
 
-/// The Secret of the admin API's certificates: the stored ones while they are good, new ones else.
+/// The keys of the admin Secret that proxies need. They never see the CA's key and the operator's certificate.
+pub const PROXY_KEYS: [&str; 4] = [SERVER_CERTIFICATE, SERVER_KEY, CA_CERTIFICATE, PEERS_SECRET];
+
+/// The Secret of the admin API: the stored certificates while they are good, new ones else; and the peers' secret, which
+/// is made once, since a change of it makes proxies deaf for a while to each other's cancel keys.
 ///
 /// # Errors
 /// When a certificate cannot be made.
@@ -42,6 +47,7 @@ pub fn admin_secret(
         (SERVER_KEY.to_owned(), bytes(server.key)),
         (CLIENT_CERTIFICATE.to_owned(), bytes(client.certificate)),
         (CLIENT_KEY.to_owned(), bytes(client.key)),
+        (PEERS_SECRET.to_owned(), stored.and_then(peers_secret).unwrap_or_else(make_peers_secret)),
     ]);
     Ok(secret(pool, PoolNames(&pool.name).admin_secret(), data))
 }
@@ -58,6 +64,16 @@ pub fn admin_certificates(secret: &Secret) -> Option<AdminCertificates> {
         server: identity(SERVER_CERTIFICATE, SERVER_KEY)?,
         client: identity(CLIENT_CERTIFICATE, CLIENT_KEY)?,
     })
+}
+
+/// The peers' secret in an admin Secret, when there is one that proxies would take.
+fn peers_secret(secret: &Secret) -> Option<ByteString> {
+    let stored = secret.data.as_ref()?.get(PEERS_SECRET)?;
+    (stored.0.len() >= PEERS_SECRET_LEN_MIN).then(|| stored.clone())
+}
+
+fn make_peers_secret() -> ByteString {
+    ByteString(rand::random::<[u8; 32]>().to_vec())
 }
 
 /// The Secret of the users' names and passwords.

@@ -1,14 +1,14 @@
-//! The Services of a pool, and the ServiceAccount of its pods.
+//! The Services of a pool, for clients and for peers, and the ServiceAccount of its pods.
 
 use k8s_openapi::api::core::v1::{Service, ServiceAccount, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use pgrouting_crds::spec::Endpoint;
 
 use crate::desired::labels::metadata;
-use crate::names::PoolNames;
+use crate::names::{ADMIN_PORT, PoolNames};
 use crate::validate::ValidatedPool;
 
-/// The routed Service, and one for each endpoint that the pool asks for.
+/// The routed Service, one for each endpoint that the pool asks for, and the one for peers.
 #[must_use]
 pub fn services(pool: &ValidatedPool) -> Vec<Service> {
     let names = PoolNames(&pool.name);
@@ -19,7 +19,32 @@ pub fn services(pool: &ValidatedPool) -> Vec<Service> {
     if pool.service.endpoints.contains(&Endpoint::ReadOnly) {
         services.push(service(pool, names.read_only_service(), "readonly"));
     }
+    services.push(peers_service(pool));
     services
+}
+
+/// The name by which proxies find each other: an address for each pod, one that drains or is not ready yet included,
+/// since it has sessions that can be cancelled. What the pool says of Services is for those of clients.
+fn peers_service(pool: &ValidatedPool) -> Service {
+    let names = PoolNames(&pool.name);
+    Service {
+        metadata: metadata(pool, names.peers_service()),
+        spec: Some(ServiceSpec {
+            type_: Some("ClusterIP".to_owned()),
+            cluster_ip: Some("None".to_owned()),
+            publish_not_ready_addresses: Some(true),
+            selector: Some(names.selector()),
+            ports: Some(vec![ServicePort {
+                name: Some("admin".to_owned()),
+                port: i32::from(ADMIN_PORT),
+                target_port: Some(IntOrString::String("admin".to_owned())),
+                protocol: Some("TCP".to_owned()),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
 }
 
 fn service(pool: &ValidatedPool, name: String, target_port: &str) -> Service {

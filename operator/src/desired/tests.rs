@@ -122,7 +122,7 @@ fn every_object_has_labels_and_the_pool_as_controller() {
         json_of(&objects.deployment),
     ];
     all.extend(objects.services.iter().map(json_of));
-    assert_eq!(all.len(), 9);
+    assert_eq!(all.len(), 10);
     for object in &all {
         let metadata = &object["metadata"];
         assert_eq!(metadata["namespace"], "acme");
@@ -152,8 +152,48 @@ fn services_lead_to_the_ports_of_their_meaning() {
             (json!("ledger"), json!(6432), json!("postgres")),
             (json!("ledger-primary"), json!(6432), json!("primary")),
             (json!("ledger-readonly"), json!(6432), json!("readonly")),
+            (json!("ledger-peers"), json!(9128), json!("admin")),
         ]
     );
+}
+
+#[test]
+fn peers_find_every_pod_whatever_clients_are_offered() {
+    let spec = format!("{SMALL}service: {{type: LoadBalancer, annotations: {{a: b}}}}");
+    let objects = built(&spec);
+    let peers = json_of(objects.services.last().unwrap());
+    assert_eq!(peers["metadata"].get("annotations"), None);
+    let spec = &peers["spec"];
+    assert_eq!((&spec["type"], &spec["clusterIP"]), (&json!("ClusterIP"), &json!("None")));
+    assert_eq!(spec["publishNotReadyAddresses"], true, "a draining pod has sessions to cancel");
+    assert_eq!(spec["selector"], json_of(&objects.deployment.spec.unwrap().selector)["matchLabels"]);
+    let named = objects.document.config.peers.unwrap();
+    assert_eq!((named.host.as_deref(), named.port), (Some("ledger-peers.acme.svc"), 9128));
+}
+
+#[test]
+fn peers_secret_is_made_once_and_mounted_where_the_document_says() {
+    let pool = pool(SMALL);
+    let mut refs = refs(&pool);
+    let validated = validated(&pool, &refs);
+    let secret_of = |admin: &Secret| admin.data.as_ref().unwrap()["peers.secret"].0.clone();
+    let objects = desired(&validated, &refs, 0, at(0)).unwrap();
+    let first = secret_of(&objects.admin);
+    assert_eq!(first.len(), 32);
+    let file = objects.document.config.peers.unwrap().secret_file;
+    assert_eq!(file, "/etc/pgrouting/admin/peers.secret");
+    let template = json_of(&objects.deployment.spec.unwrap().template).to_string();
+    assert!(template.contains(r#"{"key":"peers.secret","path":"peers.secret"}"#), "{template}");
+
+    // An admin Secret of an earlier version has none, and keeps its certificates.
+    let mut earlier = objects.admin.clone();
+    earlier.data.as_mut().unwrap().remove("peers.secret");
+    for (stored, is_kept) in [(objects.admin, true), (earlier, false)] {
+        refs.admin = Some(stored.clone());
+        let next = desired(&validated, &refs, 0, at(0)).unwrap().admin;
+        assert_eq!(secret_of(&next) == first, is_kept);
+        assert_eq!(next.data.unwrap()["tls.crt"], stored.data.unwrap()["tls.crt"]);
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::duration::DurationText;
+use crate::peers::PeersConfig;
 use crate::stage::Stage;
 
 /// The number of a document among those of its pool. The higher one wins, whatever the order of arrival.
@@ -79,6 +80,10 @@ pub struct ProxyConfig {
     /// Limits and waits.
     #[serde(default)]
     pub pooling: PoolingConfig,
+    /// The other proxies of the pool, which are asked about cancel requests with an unknown key; nobody is where this is
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<PeersConfig>,
     /// How long clients have to reach a transaction boundary after SIGTERM.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: DurationText,

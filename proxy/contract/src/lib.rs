@@ -6,5 +6,6 @@
 
 pub mod config;
 pub mod duration;
+pub mod peers;
 pub mod report;
 pub mod stage;

@@ -1,6 +1,5 @@
 //! Serves the admin API on its sockets, in plain HTTP or over mutual TLS.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +7,13 @@ use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use pgrouting_contract::config::AdminTls;
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
+
+use crate::admin_tls::{Identity, is_of_proxy};
 
 /// Connections that are served at a time.
 const CONNECTIONS_MAX: usize = 64;
@@ -34,21 +30,26 @@ pub async fn plain(listener: TcpListener, routes: Router) {
     .await;
 }
 
-/// Serves HTTP over TLS for ever, to callers with a certificate of the CA. The files are read again when they change.
-pub async fn mutual_tls(listener: TcpListener, routes: Router, files: AdminTls) {
-    let identity = Arc::new(tokio::sync::Mutex::new(Identity { files, pem: Vec::new(), acceptor: None }));
+/// Serves HTTP over TLS for ever, to callers with a certificate of the CA; those who show a proxy's get the routes of
+/// peers. The files are read again when they change.
+pub async fn mutual_tls(listener: TcpListener, routes: Router, peer_routes: Router, files: AdminTls) {
+    let identity = Arc::new(tokio::sync::Mutex::new(Identity::new(files)));
     each(listener, move |stream| {
-        let (routes, identity) = (routes.clone(), Arc::clone(&identity));
+        let (routes, peer_routes, identity) = (routes.clone(), peer_routes.clone(), Arc::clone(&identity));
         async move {
-            let acceptor = match identity.lock().await.acceptor().await {
-                Ok(acceptor) => acceptor,
+            let acceptor = match identity.lock().await.tls().await {
+                Ok(tls) => tls.acceptor,
                 Err(error) => {
                     warn!(%error, "the admin certificate cannot be used");
                     return;
                 }
             };
             match timeout(PATIENCE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => http(stream, routes).await,
+                Ok(Ok(stream)) => {
+                    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                    let is_peer = shown.is_none_or(is_of_proxy);
+                    http(stream, if is_peer { peer_routes } else { routes }).await;
+                }
                 Ok(Err(error)) => debug!(%error, "an admin caller was turned away"),
                 Err(_) => debug!("an admin caller was too slow"),
             }
@@ -89,50 +90,4 @@ async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, rout
     if let Err(error) = served {
         debug!(%error, "an admin connection broke");
     }
-}
-
-/// The proxy's certificate and the CA of its callers.
-struct Identity {
-    files: AdminTls,
-    pem: Vec<Vec<u8>>,
-    acceptor: Option<TlsAcceptor>,
-}
-
-impl Identity {
-    async fn acceptor(&mut self) -> io::Result<TlsAcceptor> {
-        let mut pem = Vec::new();
-        for path in [&self.files.certificate_file, &self.files.key_file, &self.files.client_ca_file] {
-            pem.push(
-                tokio::fs::read(path).await.map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?,
-            );
-        }
-        match &self.acceptor {
-            Some(acceptor) if pem == self.pem => Ok(acceptor.clone()),
-            _ => {
-                let acceptor = acceptor_of(&pem).map_err(io::Error::other)?;
-                self.pem = pem;
-                Ok(self.acceptor.insert(acceptor).clone())
-            }
-        }
-    }
-}
-
-type TlsFault = Box<dyn std::error::Error + Send + Sync>;
-
-fn acceptor_of(pem: &[Vec<u8>]) -> Result<TlsAcceptor, TlsFault> {
-    let [certificate, key, ca] = pem else { return Err("three files are needed".into()) };
-    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(key)?;
-    let mut roots = RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(ca) {
-        roots.add(root?)?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build()?;
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audit::Audit;
 use crate::auth::users::Credentials;
-use crate::cancel::CancelRegistry;
+use crate::cancel::{CancelRegistry, CancelVerdict};
 use crate::error::ErrorKind;
 use crate::fleet::Fleet;
 use crate::metrics::WorkerMetrics;
+use crate::peers::Peers;
 use crate::roles::Roles;
 use crate::route::Access;
 use crate::server::connection::{Identities, Parameters, WorkerId};
@@ -41,6 +42,8 @@ pub struct Context {
     pub roles: Roles,
     /// The keys that clients cancel with.
     pub cancels: Arc<CancelRegistry>,
+    /// The other proxies of the pool.
+    pub peers: Peers,
     /// The prepared statements.
     pub statements: Statements,
     /// The settings that clients have.
@@ -106,6 +109,14 @@ impl WorkerMetrics {
     pub fn count_error(&self, kind: ErrorKind) {
         let index = ErrorKind::ALL.iter().position(|known| *known == kind);
         if let Some(counter) = index.and_then(|index| self.errors.get(index)) {
+            counter.add_one();
+        }
+    }
+
+    /// Counts a client's cancel request.
+    pub fn count_cancel(&self, verdict: CancelVerdict) {
+        let index = CancelVerdict::ALL.iter().position(|known| *known == verdict);
+        if let Some(counter) = index.and_then(|index| self.cancel_requests.get(index)) {
             counter.add_one();
         }
     }

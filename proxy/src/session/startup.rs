@@ -12,10 +12,11 @@ use tracing::debug;
 use crate::auth::scram::mock_salting;
 use crate::auth::users::User;
 use crate::auth::verify::{ClientLogin, LoginFault, LoginStep};
-use crate::cancel::{CancelHandle, CancelOutcome};
+use crate::cancel::CancelHandle;
 use crate::error::{ClientError, ErrorKind};
 use crate::route::Access;
 use crate::server::connect::ConnectError;
+use crate::session::cancel::cancel;
 use crate::session::client::Client;
 use crate::session::context::{Context, CountedClient, Worker};
 use crate::session::end::{self};
@@ -169,11 +170,8 @@ impl Entrance {
                     self.stream.write_all(b"N").await.map_err(|_| None)?;
                 }
                 FirstPacket::Cancel(key) => {
-                    let outcome = context.cancels.request(&key).await;
-                    debug!(?outcome, "a cancel request");
-                    if outcome == CancelOutcome::Sent {
-                        worker.metrics.cancels.add_one();
-                    }
+                    let own = self.stream.local_addr().map_err(|_| None)?.ip().to_canonical();
+                    cancel(&key, own, context, worker).await;
                     return Err(None);
                 }
                 FirstPacket::Startup(startup) => return Ok(startup),

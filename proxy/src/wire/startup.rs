@@ -39,12 +39,19 @@ pub enum FirstPacket {
 }
 
 /// What identifies a connection to a cancel request.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct CancelKey {
     /// The process id of BackendKeyData.
     pub process_id: i32,
     /// Its secret: 4 bytes in protocol 3.0, up to 256 in 3.2.
     pub secret: Vec<u8>,
+}
+
+impl std::fmt::Debug for CancelKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The secret is left out, so that no log line can hold one.
+        f.debug_struct("CancelKey").field("process_id", &self.process_id).finish_non_exhaustive()
+    }
 }
 
 /// A StartupMessage.
@@ -253,6 +260,12 @@ mod tests {
         put_cancel(&mut bytes, &key);
         assert_eq!(bytes.len(), 16);
         assert_eq!(read(&bytes), Ok(FirstPacket::Cancel(key)));
+    }
+
+    #[test]
+    fn a_key_is_shown_without_its_secret() {
+        let key = CancelKey { process_id: 7, secret: vec![201, 202, 203, 204] };
+        assert_eq!(format!("{key:?}"), "CancelKey { process_id: 7, .. }");
     }
 
     #[test]

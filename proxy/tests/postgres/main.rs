@@ -22,6 +22,7 @@ mod leaks;
 mod loss;
 mod malformed;
 mod monitor;
+mod peers;
 mod pinning;
 mod pooling;
 mod prepared;

@@ -41,6 +41,9 @@ impl ProxyConfig {
         }
         self.auth_faults(&mut faults);
         self.pooling.faults(&mut faults);
+        if let Some(peers) = &self.peers {
+            peers.faults(&mut faults);
+        }
         if self.probe.interval.get().as_millis() < 100 {
             faults.push("probe.interval: must be at least 100ms".to_owned());
         }

@@ -51,6 +51,7 @@ pool: shop
 servers: [{name: A, host: x}, {name: b, host: X}, {name: b, host: y, port: 0, weight: 1001}]
 auth: {type: UserList, users: []}
 pooling: {maxServerConnections: 0, checkoutTimeout: 0s, parameters: {'a b': x, options: y}}
+peers: {host: p, addresses: ['10.0.0.1:0'], secretFile: ''}
 ",
     );
     for needle in [
@@ -65,9 +66,23 @@ pooling: {maxServerConnections: 0, checkoutTimeout: 0s, parameters: {'a b': x, o
         "pooling.checkoutTimeout",
         "\"a b\" is not the name of a setting",
         "options is not a setting",
+        "peers: give either host or addresses",
+        "peers: a port must be",
+        "peers.secretFile",
     ] {
         assert!(reasons.iter().any(|r| r.contains(needle)), "{needle} is not among {reasons:#?}");
     }
+}
+
+#[test]
+fn peers_are_found_by_name_or_by_addresses() {
+    let of = |peers: &str| ProxyConfig::parse(format!("{MINIMAL}peers: {peers}\n").as_bytes());
+    let named = of("{host: shop-peers.acme.svc, secretFile: /secret}").unwrap().peers.unwrap();
+    assert_eq!((named.host.as_deref(), named.port), (Some("shop-peers.acme.svc"), 9128));
+    let listed = of("{addresses: ['10.0.0.1:1', '[::1]:2'], secretFile: /secret}").unwrap().peers.unwrap();
+    assert_eq!(listed.addresses.len(), 2);
+    assert!(of("{secretFile: /secret}").is_err());
+    assert!(of("{addresses: [shop:1], secretFile: /secret}").is_err(), "a name is not an address");
 }
 
 #[test]

@@ -278,9 +278,14 @@ impl Client {
 
     /// The same with another key.
     pub fn cancel_with(&self, key: &CancelKey) {
+        Self::cancel_at(self.port, key);
+    }
+
+    /// The same with any key at any port.
+    pub fn cancel_at(port: u16, key: &CancelKey) {
         let mut packet = Vec::new();
         put_cancel(&mut packet, key);
-        let mut other = Self::open(self.port);
+        let mut other = Self::open(port);
         other.send(&packet);
         assert!(other.next().is_none(), "nothing answers a cancel request");
     }

@@ -54,6 +54,7 @@ pub fn document() -> ProxyConfig {
             users: USERS.iter().map(|name| user(name, &password_of(name))).collect(),
         },
         pooling: PoolingConfig { max_server_connections: 4, ..PoolingConfig::default() },
+        peers: None,
         drain_timeout: DurationText::from_secs(20),
     }
 }
