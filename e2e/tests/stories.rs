@@ -3,6 +3,8 @@
 
 #[path = "stories/bad_edit.rs"]
 mod bad_edit;
+#[path = "stories/cancel.rs"]
+mod cancel;
 #[path = "stories/delete.rs"]
 mod delete;
 #[path = "stories/drift.rs"]

@@ -16,6 +16,7 @@ async fn deleted_and_edited_objects_come_back() -> Result<()> {
     for object in [
         "service/orders-primary",
         "service/orders",
+        "service/orders-peers",
         "configmap/orders-config",
         "serviceaccount/orders-proxy",
         "poddisruptionbudget/orders-proxy",
