@@ -1,7 +1,7 @@
 # The index of every command. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench suites
+.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench suites fuzz
 
 CARGO := cargo
 CLUSTER_NAME ?= pgrp
@@ -68,3 +68,12 @@ bench: ## The proxy against its peers under pgbench, about 15 minutes on a quiet
 suites: ## Outside test suites through the proxy, compared with PostgreSQL itself (docs/suites.md); SUITES="pgx psycopg2" MODES=session
 	$(CARGO) build --locked --release -p pgrouting-proxy
 	e2e/suites/run.sh
+
+FUZZ_TARGETS ?= wire startup
+FUZZ_SECONDS ?= 600
+
+fuzz: ## Random bytes against the readers of the wire, FUZZ_SECONDS=600 each; needs nightly and cargo-fuzz
+	proxy/fuzz/seeds.py
+	for target in $(FUZZ_TARGETS); do \
+	  $(CARGO) +nightly fuzz run --fuzz-dir proxy/fuzz $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=1200 -timeout=10 || exit 1; \
+	done
