@@ -297,6 +297,7 @@ impl ServerConnection {
         aside: &mut Vec<u8>,
     ) -> Result<Vec<Vec<Option<String>>>, ConnectError> {
         crate::wire::frontend::put_query(self.outbox.bytes(), sql);
+        self.unnamed = None;
         poll_fn(|cx| self.outbox.poll_send(&self.stream, cx)).await?;
         let mut rows = Vec::new();
         let mut error = None;

@@ -158,6 +158,8 @@ fn give_settings(client: &Client, server: &mut ServerConnection) {
     if !sql.is_empty() {
         put_query(server.outbox.bytes(), &sql);
         server.replies.push(Owed::HiddenQuery);
+        // A simple query ends the unnamed statement.
+        server.unnamed = None;
     }
     server.settings = Arc::clone(settings);
 }

@@ -51,15 +51,22 @@ pub async fn greet(
 }
 
 fn put_greeting(client: &mut Client, parameters: &Parameters, cancel: &CancelHandle) {
-    let settings = Arc::clone(&client.state.settings);
-    let application_name = settings.value(APPLICATION_NAME).unwrap_or_default();
+    let application_name = client.state.settings.value(APPLICATION_NAME).map(as_application_name);
+    let application_name = application_name.unwrap_or_default();
     let out = client.outbox.bytes();
     for (name, value) in parameters.iter() {
-        let value = if name == APPLICATION_NAME.as_bytes() { application_name.as_bytes() } else { value };
+        let value = if name == APPLICATION_NAME.as_bytes() { &application_name } else { value };
         put_parameter_status(out, name, value);
     }
     put_backend_key(out, &cancel.key);
     put_ready(out, b'I');
+}
+
+/// An application's name as PostgreSQL takes it: what is not printable ASCII becomes `?`, and 63 bytes are kept
+/// (`pg_clean_ascii`, `NAMEDATALEN`).
+fn as_application_name(name: &str) -> Vec<u8> {
+    let is_printable = |byte: &u8| (b' '..=b'~').contains(byte);
+    name.bytes().take(63).map(|byte| if is_printable(&byte) { byte } else { b'?' }).collect()
 }
 
 /// A connection that has the settings of the startup packet.

@@ -4,7 +4,7 @@
 use pgrouting_contract::config::AuthConfig;
 
 use super::support::client::{Client, Login};
-use super::support::message::{bind, execute, parse, query, sync};
+use super::support::message::{bind, close, execute, parse, query, sync};
 use super::support::proxy::{Proxy, pool_of, session_pool_of, user};
 use super::support::server::{Database, password_of};
 
@@ -295,4 +295,21 @@ fn another_sessions_authorization_goes_with_its_client() {
     a.run("RESET SESSION AUTHORIZATION");
     assert_eq!(b.column("SELECT session_user"), ["postgres"]);
     assert_eq!(a.column("SELECT current_user"), ["postgres"]);
+}
+
+#[test]
+fn questions_and_settings_of_ours_do_not_end_the_unnamed_statement() {
+    let database = database();
+    let proxy = Proxy::start(pool_of(1));
+    let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
+    a.ask(&[parse("", "SELECT set_config('geqo', 'off', false)"), sync()].concat());
+    for _ in 0..2 {
+        let answer = a.ask(&[bind("", "", &[]), execute("", 0), sync()].concat());
+        assert_eq!(answer.column(), ["off"]);
+        // Another client has the connection meanwhile, with named statements only.
+        b.ask(
+            &[parse("n", "SELECT 1"), bind("", "n", &[]), execute("", 0), close('S', "n"), sync()].concat(),
+        );
+        b.ask(&[bind("", "n", &[]), execute("", 0), sync()].concat());
+    }
 }

@@ -233,3 +233,22 @@ fn two_clients() -> (Database, Proxy, [Client; 2]) {
     let clients = [(); 2].map(|()| proxy.client(&database));
     (database, proxy, clients)
 }
+
+#[test]
+fn a_name_of_an_application_is_told_as_the_server_takes_it() {
+    let database = Database::create();
+    let long = "x".repeat(70);
+    for config in [pool_of(1), super::support::proxy::session_pool_of(1)] {
+        let proxy = Proxy::start(config);
+        for name in [&long, "caf\u{e9}"] {
+            let told = |login: Login| {
+                let client = login.with("application_name", name).connect();
+                client.parameters.into_iter().find(|(name, _)| name == "application_name")
+            };
+            // Twice: the greeting is remembered.
+            for _ in 0..2 {
+                assert_eq!(told(proxy.login(&database)), told(database.direct_login()));
+            }
+        }
+    }
+}
