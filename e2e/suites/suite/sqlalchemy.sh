@@ -5,9 +5,9 @@ version=2.1.9
 install() {
   python_source sqlalchemy "$version"
   python_packages "sqlalchemy[asyncio]==$version" "psycopg[binary]" pytest pytest-timeout
-  # Without its sources beside it, so that what is installed is tested.
+  # Its own sources in plain Python, which its fixtures look for.
   mkdir tree
-  mv source/test source/setup.cfg source/pyproject.toml tree
+  mv source/test source/lib source/setup.cfg source/pyproject.toml tree
 }
 
 prepare() {
