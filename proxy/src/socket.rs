@@ -52,7 +52,11 @@ impl Inbox {
             self.bytes.drain(..self.taken);
             self.taken = 0;
         }
-        self.bytes.reserve(count);
+        if self.is_at_rest() {
+            self.bytes = Vec::with_capacity(count);
+        } else {
+            self.bytes.reserve(count);
+        }
     }
 
     /// Gives the memory back while there is nothing in it.

@@ -50,15 +50,30 @@ fn is_plain(sql: &[u8]) -> bool {
     const KINDS: [&[u8; 6]; 6] = [b"SELECT", b"UPDATE", b"DELETE", b"INSERT", b"COMMIT", b"BEGIN;"];
     let Some((first, rest)) = sql.split_first_chunk::<6>() else { return sql.eq_ignore_ascii_case(b"BEGIN") };
     let rest = rest.strip_suffix(b";").unwrap_or(rest);
-    KINDS.iter().any(|kind| first.eq_ignore_ascii_case(*kind)) && {
-        let mut suspicious =
-            rest.iter().enumerate().filter(|(_, byte)| matches!(byte, b'(' | b';' | b'p' | b'P'));
-        // SELECT INTO may create a temporary table.
-        suspicious.all(|(at, byte)| {
-            let is_temp =
-                || at >= 3 && rest.get(at - 3..at).is_some_and(|word| word.eq_ignore_ascii_case(b"tem"));
-            matches!(byte, b'p' | b'P') && !is_temp()
-        })
+    KINDS.iter().any(|kind| first.eq_ignore_ascii_case(*kind)) && !has_call_or_temp(rest)
+}
+
+/// Whether there is an opening parenthesis, a semicolon, or `mp` as in TEMP (SELECT INTO may create a temporary table).
+/// Eight bytes at a time, since this looks at every simple query; it may see what is not there, never the reverse.
+fn has_call_or_temp(text: &[u8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // The high bit of each byte that is zero, and perhaps of some above it.
+    let zeros = |x: u64| x.wrapping_sub(ONES) & !x & (ONES << 7);
+    let find = |chunk: u64, byte: u8| zeros(chunk ^ (ONES * u64::from(byte)));
+    let mut m_before = 0;
+    let mut look = |bytes: [u8; 8]| {
+        let chunk = u64::from_le_bytes(bytes);
+        let lower = chunk | (ONES << 5);
+        let m = find(lower, b'm');
+        let mp = ((m << 8) | m_before) & find(lower, b'p');
+        m_before = m >> 56;
+        (find(chunk, b'(') | find(chunk, b';') | mp) != 0
+    };
+    let mut chunks = text.chunks_exact(8);
+    chunks.by_ref().any(|chunk| look(chunk.try_into().unwrap_or_default())) || {
+        let mut last = [0; 8];
+        last.iter_mut().zip(chunks.remainder()).for_each(|(place, byte)| *place = *byte);
+        look(last)
     }
 }
 
@@ -449,7 +464,15 @@ mod tests {
         for (sql, plain) in [
             ("SELECT abalance FROM pgbench_accounts WHERE aid = 1;", true),
             ("begin", true),
-            ("select m from t where temperature = 1", false),
+            ("select m, p from t where b = 'm p'", true),
+            ("select 1 from a where temperature = 1", false),
+            ("select 12 into teMp t", false),
+            ("select 123 into temp t", false),
+            ("select 1234 into temP t", false),
+            ("select 12345 into temp t", false),
+            ("select 123456 into temp t", false),
+            ("select 1234567 into TEMP t", false),
+            ("select 12345678 into temp t", false),
             ("SELECT 1 INTO TEMP t", false),
             ("SELECT f(1)", false),
             ("SELECT 1; SET x = 1", false),

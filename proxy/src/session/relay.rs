@@ -13,8 +13,9 @@ use crate::session::outdated;
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{
     self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_IN_RESPONSE,
-    EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE, NOTIFICATION_RESPONSE, PARAMETER_STATUS,
-    PARSE_COMPLETE, PARSE_COMPLETE_MESSAGE, PORTAL_SUSPENDED, READY_FOR_QUERY, ROW_DESCRIPTION,
+    DATA_ROW, EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE, NOTIFICATION_RESPONSE,
+    PARAMETER_STATUS, PARSE_COMPLETE, PARSE_COMPLETE_MESSAGE, PORTAL_SUSPENDED, READY_FOR_QUERY,
+    ROW_DESCRIPTION,
 };
 use crate::wire::frame::{HEADER_LEN, Header, header};
 
@@ -72,6 +73,10 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
         };
         let Some(found) = found else { break };
         let is_there = rest.len() >= found.total;
+        if found.kind == DATA_ROW && is_there && !server.replies.front().is_some_and(Owed::is_hidden) {
+            server.cleared += found.total;
+            continue;
+        }
         if !is_there && is_looked_at(server, found) && found.total <= LOOKED_AT_MAX {
             let missing = found.total - rest.len();
             server.inbox.reserve(missing);
