@@ -111,6 +111,19 @@ class Client:
         self.socket.close()
 
 
+def log_in_many(port, account, count):
+    """Logs so many clients in, one after the other. When one fails, none stays."""
+    connected = []
+    try:
+        for _ in range(count):
+            connected.append(Client(port, *account))
+    except (OSError, LoginError) as error:
+        for client in connected:
+            client.close()
+        raise LoginError(f"login {len(connected) + 1} of {count}: {error}") from error
+    return connected
+
+
 def wait_until_serving(port, account, is_alive, seconds=20):
     """Tries to log in and ask until it works; raises the last failure when it does not in time."""
     deadline = time.monotonic() + seconds

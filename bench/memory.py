@@ -20,12 +20,15 @@ class MemoryFailed(Exception):
     """Why a target's memory could not be measured."""
 
 
-def allow_files(idle, busy):
-    """Raises the limit of open files for this process and all that it starts, and says whether it is enough."""
+def allow_files(idle, busy, crowds):
+    """Raises the limit of open files for this process and all that it starts, and says whether it is enough.
+
+    The crowds of all targets are this process's.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # A relay has two connections for each client.
-    needed = max(idle, 2 * min(idle, ONE_TO_ONE_MOST), 2 * busy) + FILES_RESERVED
+    needed = max(idle, 2 * min(idle, ONE_TO_ONE_MOST), 2 * busy, busy + crowds) + FILES_RESERVED
     return most == resource.RLIM_INFINITY or most >= needed
 
 
@@ -47,8 +50,7 @@ def measure_memory(target, workspace, server, clients):
     try:
         time.sleep(SETTLE_SECONDS)
         found = held(target, "idle_0")
-        for _ in range(clients):
-            connected.append(logins.Client(target.port, *server.account))
+        connected = logins.log_in_many(target.port, server.account, clients)
         time.sleep(SETTLE_SECONDS)
         found |= held(target, f"idle_{clients}")
         for client in connected:
@@ -60,7 +62,7 @@ def measure_memory(target, workspace, server, clients):
             found[f"{kind}_kib_per_idle_client"] = grown / clients
         return clients, found
     except (OSError, logins.LoginError) as error:
-        raise MemoryFailed(f"login {len(connected) + 1} of {clients}: {error}\n{target.started.log_tail()}") from error
+        raise MemoryFailed(f"{error}\n{target.started.log_tail()}") from error
     finally:
         for client in connected:
             client.close()

@@ -73,6 +73,10 @@ def arguments():
     parser.add_argument("--seconds", type=float, help="the measured time of one cell (2)")
     parser.add_argument("--connect-clients", type=int, default=CONNECT_CLIENTS, help="for the login cell; 0: none")
     parser.add_argument("--idle-clients", type=int, default=1000, help="for the memory; 0 leaves it out")
+    parser.add_argument(
+        "--crowd", type=int, default=0, metavar="N",
+        help="ours and PgBouncer once more in the same rounds, with N idle clients beside those of pgbench",
+    )
     parser.add_argument("--scale", type=int, default=10, help="of pgbench's tables")
     parser.add_argument("--workers", type=int, default=1, help="worker threads of our proxy; 0: one for each core")
     parser.add_argument("--pgrouting-bin", default=os.path.join(ROOT, "target", "release", "pgrouting-proxy"))
@@ -101,25 +105,39 @@ def plan(parser, args):
         variants = our_variants(args, names)
     except ValueError as error:
         parser.error(str(error))
-    if not memory.allow_files(args.idle_clients, max([*clients, args.connect_clients])):
-        parser.error("the limit of open files (ulimit -Hn) is too low for so many clients")
     is_full = (
         not args.quick and set(names) == {*PEERS, OURS} and protocols == PROTOCOLS and set(CLIENTS) <= set(clients)
         and rounds >= 3 and seconds >= 1 and args.idle_clients >= 1000 and args.connect_clients > 0
     )
     ours = [catalogue.Pgrouting(variant, args.workers) for variant in variants]
+    targets = [target for target in catalogue.standard_targets() if target.name in names] + ours
+    if args.crowd:
+        targets = crowded(targets, args.crowd)
+    crowds = sum(target.crowd for target in targets)
+    if not memory.allow_files(args.idle_clients, max([*clients, args.connect_clients]), crowds):
+        parser.error("the limit of open files (ulimit -Hn) is too low for so many clients")
     if args.out and os.path.realpath(args.out) == HERE and not is_full:
         parser.error("only a full run writes to bench/")
     return Run(
         protocols=protocols, clients=clients, connect_clients=args.connect_clients, idle_clients=args.idle_clients,
         rounds=rounds, seconds=seconds, scale=args.scale,
-        targets=[target for target in catalogue.standard_targets() if target.name in names] + ours,
+        targets=targets,
         is_full=is_full, out=args.out or (HERE if is_full else SCRATCH),
-        references=REFERENCES + ([OURS] if len(ours) > 1 and ours[0].name == OURS else []),
+        references=REFERENCES + ([OURS] if OURS in names and (len(ours) > 1 or args.crowd) else []),
         command=shlex.join(["bench/run.py", *sys.argv[1:]]),
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), commit=machine.commit(),
         facts=machine.machine_facts() + machine.version_facts() + [fact_of(target) for target in ours],
     )
+
+
+def crowded(targets, clients):
+    """The targets, and after each that pools its twin with so many idle clients."""
+    found = []
+    for target in targets:
+        found.append(target)
+        if target.name == "pgbouncer" and not target.is_one_to_one or isinstance(target, catalogue.Pgrouting):
+            found.append(target.with_crowd(clients))
+    return found
 
 
 def our_variants(args, names):
@@ -166,7 +184,7 @@ def weigh(run, workspace, server, found):
     # A relay and a target with a process for each client need a server connection for each idle one.
     server.start(min(run.idle_clients, memory.ONE_TO_ONE_MOST) + 100)
     for target in run.targets:
-        if "simple" not in target.protocols:
+        if "simple" not in target.protocols or target.crowd:
             continue
         row = sampling.Row.of(target, report.IDLE, memory.idle_clients(target, run.idle_clients))
         try:

@@ -1,9 +1,11 @@
 """The targets of a run: PostgreSQL itself, a plain relay, two poolers, and builds and settings of our proxy."""
 
+import copy
 import dataclasses
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -41,12 +43,24 @@ class Target:
     stop_signal = signal.SIGTERM
     # Whether each client holds a server connection of its own, however long it is idle.
     is_one_to_one = False
+    # Clients that are logged in beside those of pgbench, and idle.
+    crowd = 0
 
     def __init__(self):
         self.label = self.label or self.name
         self.port = None
         self.started = None
         self.fault = None
+        self.idle = []
+        self.idle_events = None
+
+    def with_crowd(self, clients):
+        """The same target once more, for the same rounds, with so many idle clients."""
+        twin = copy.copy(self)
+        twin.crowd = clients
+        twin.name = f"{self.name}-crowd"
+        twin.label = f"{self.label} + {clients:,} idle"
+        return twin
 
     def server_connections(self, limits):
         return limits.children if self.is_one_to_one else limits.pool + 4
@@ -54,6 +68,7 @@ class Target:
     def start(self, workspace, server, limits):
         """Starts it and logs in once. When that fails, `fault` says why, with the end of its log."""
         self.fault = None
+        limits = dataclasses.replace(limits, clients=limits.clients + self.crowd)
         self.port = process.free_port()
         folder_name = re.sub(r"[^A-Za-z0-9.-]+", "-", self.label).strip("-")
         try:
@@ -61,7 +76,8 @@ class Target:
             argv, environment = self.prepare(workspace, folder_name, server, limits)
             self.started = workspace.start(folder_name, argv, environment)
             logins.wait_until_serving(self.port, server.account, self.started.is_running)
-        except (RuntimeError, OSError) as error:
+            self.gather(server)
+        except (RuntimeError, OSError, logins.LoginError) as error:
             said = ""
             if self.started:
                 code = self.started.popen.poll()
@@ -73,7 +89,18 @@ class Target:
         """Writes what it reads and gives its command line and environment."""
         raise NotImplementedError
 
+    def gather(self, server):
+        """Logs the crowd in. Each runs one statement, and from then on only waits."""
+        self.idle = logins.log_in_many(self.port, server.account, self.crowd)
+        self.idle_events = select.poll()
+        for client in self.idle:
+            client.query("SELECT 1")
+            self.idle_events.register(client.socket, select.POLLIN)
+
     def stop(self, workspace):
+        for client in self.idle:
+            client.close()
+        self.idle = []
         if self.started:
             workspace.stop(self.started, self.stop_signal)
             self.started = None
@@ -83,9 +110,11 @@ class Target:
         return self.started.pid
 
     def check_alive(self):
-        """Notes a fault when it has ended by itself."""
+        """Notes a fault when it has ended by itself, or has sent one of its idle clients away."""
         if not self.fault and not self.started.is_running():
             self.fault = f"ended by itself with {self.started.popen.returncode}\n{self.started.log_tail()}"
+        elif not self.fault and self.idle and self.idle_events.poll(0):
+            self.fault = f"did not leave its idle clients alone\n{self.started.log_tail()}"
         return self.fault is None
 
 

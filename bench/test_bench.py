@@ -13,6 +13,7 @@ sys.dont_write_bytecode = True
 import load  # noqa: E402
 import logins  # noqa: E402
 import measure  # noqa: E402
+import run  # noqa: E402
 import samples  # noqa: E402
 import targets  # noqa: E402
 
@@ -66,6 +67,18 @@ class Variants(unittest.TestCase):
         targets.set_path(document, "process.workers", "2")
         targets.set_path(document, "pooling.mode", "Session")
         self.assertEqual(document, {"process": {"workers": 2}, "pooling": {"mode": "Session"}})
+
+
+class Crowds(unittest.TestCase):
+    def test_only_what_pools_gets_a_twin_with_a_crowd(self):
+        ours = targets.Pgrouting(targets.Variant.parse("pgrouting=/bin/x"), 1)
+        bouncers = [targets.Pgbouncer(), targets.Pgbouncer(mode="session")]
+        found = run.crowded([targets.Haproxy(), *bouncers, ours], 9)
+        self.assertEqual(
+            [(target.name, target.crowd) for target in found],
+            [("haproxy", 0), ("pgbouncer", 0), ("pgbouncer-crowd", 9), ("pgbouncer", 0), ("pgrouting", 0),
+             ("pgrouting-crowd", 9)],
+        )
 
 
 class Summaries(unittest.TestCase):
