@@ -181,11 +181,19 @@ impl Session {
             seen: Seen::default(),
             is_begun: false,
         };
-        let stop = poll_fn(|cx| match exchange.poll(cx) {
-            Poll::Ready(stop) => Poll::Ready(Ok(stop)),
-            // Between transactions a session that keeps its connection can be asked to leave.
-            Poll::Pending if !exchange.is_begun => signals.poll_drain(cx).map(|()| Err(())),
-            Poll::Pending => signals.poll_kill(cx).map(|()| Err(())),
+        let view = self.tenancy.view();
+        let stop = poll_fn(|cx| {
+            let polled = exchange.poll(cx);
+            if let Some(databases) = exchange.client.state.take_databases() {
+                // The server waits for a moment until nobody is connected to them any more.
+                view.pools.iter().for_each(|pool| pool.close_idle_to(&databases));
+            }
+            match polled {
+                Poll::Ready(stop) => Poll::Ready(Ok(stop)),
+                // Between transactions a session that keeps its connection can be asked to leave.
+                Poll::Pending if !exchange.is_begun => signals.poll_drain(cx).map(|()| Err(())),
+                Poll::Pending => signals.poll_kill(cx).map(|()| Err(())),
+            }
         })
         .await;
         let seen = exchange.seen;

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::task::coop::has_budget_remaining;
 
 /// A buffer that is empty and larger is given back, in bytes.
 const KEPT_BYTES: usize = 32 * 1024;
@@ -25,13 +26,15 @@ pub struct Inbox {
     bytes: Vec<u8>,
     /// How many of them have been taken.
     taken: usize,
+    /// The task that reads will be woken by the socket: it asked once and nothing has come since.
+    is_awaited: bool,
 }
 
 impl Inbox {
     /// An inbox with something in it already.
     #[must_use]
     pub const fn with(bytes: Vec<u8>) -> Self {
-        Self { bytes, taken: 0 }
+        Self { bytes, taken: 0, is_awaited: false }
     }
 
     /// Takes bytes off the front.
@@ -59,6 +62,11 @@ impl Inbox {
         }
     }
 
+    /// Another task reads from now on.
+    pub const fn change_reader(&mut self) {
+        self.is_awaited = false;
+    }
+
     /// Gives the memory back while there is nothing in it.
     pub fn rest(&mut self) {
         if self.bytes.is_empty() {
@@ -72,7 +80,7 @@ impl Inbox {
         self.bytes.capacity() == 0
     }
 
-    /// Reads up to `count` bytes. `Ready(Ok(0))` is the end of the stream. Memory is taken only when there is something
+    /// Reads up to `count` bytes, always for the same task until [`Self::change_reader`]. `Ready(Ok(0))` is the end of the stream. Memory is taken only when there is something
     /// to be read, as far as the runtime knows.
     ///
     /// # Errors
@@ -85,8 +93,10 @@ impl Inbox {
     ) -> Poll<io::Result<usize>> {
         loop {
             let mut read = Ok(None);
+            let mut was_ready = false;
             // The error only tells the runtime that the socket is not ready any more.
             let _ = stream.try_io(Interest::READABLE, || {
+                was_ready = true;
                 self.reserve(count);
                 let room = self.bytes.capacity() - self.bytes.len();
                 read = match recv(stream, spare_capacity(&mut self.bytes), RecvFlags::empty()) {
@@ -98,8 +108,17 @@ impl Inbox {
                 if is_ready { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
             });
             match read {
-                Ok(Some(got)) => return Poll::Ready(Ok(got)),
-                Ok(None) => ready!(stream.poll_read_ready(cx))?,
+                Ok(Some(got)) => {
+                    self.is_awaited = false;
+                    return Poll::Ready(Ok(got));
+                }
+                Ok(None) if self.is_awaited && !was_ready => return Poll::Pending,
+                Ok(None) => {
+                    // A task that has had its share of turns is not registered, but woken at once.
+                    self.is_awaited = has_budget_remaining();
+                    ready!(stream.poll_read_ready(cx))?;
+                    self.is_awaited = false;
+                }
                 Err(Errno::INTR) => {}
                 Err(error) => return Poll::Ready(Err(error.into())),
             }

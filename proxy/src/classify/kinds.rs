@@ -33,6 +33,8 @@ impl Kinds {
     pub const READS_SESSION: Self = Self(1 << 11);
     /// ON COMMIT DROP: a temporary table that ends with its transaction.
     pub const BRIEF: Self = Self(1 << 12);
+    /// A database is dropped, renamed or copied, which needs it to be without connections.
+    pub const DATABASE: Self = Self(1 << 13);
 
     /// All that the server can be asked about.
     pub const ASKABLE: Self = Self(

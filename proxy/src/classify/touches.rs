@@ -54,27 +54,39 @@ fn is_plain(sql: &[u8]) -> bool {
 }
 
 /// Whether there is an opening parenthesis, a semicolon, or `mp` as in TEMP (SELECT INTO may create a temporary table).
-/// Eight bytes at a time, since this looks at every simple query; it may see what is not there, never the reverse.
+/// It looks at every simple query, so sixteen bytes are compared without a branch.
 fn has_call_or_temp(text: &[u8]) -> bool {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    // The high bit of each byte that is zero, and perhaps of some above it.
-    let zeros = |x: u64| x.wrapping_sub(ONES) & !x & (ONES << 7);
-    let find = |chunk: u64, byte: u8| zeros(chunk ^ (ONES * u64::from(byte)));
-    let mut m_before = 0;
-    let mut look = |bytes: [u8; 8]| {
-        let chunk = u64::from_le_bytes(bytes);
-        let lower = chunk | (ONES << 5);
-        let m = find(lower, b'm');
-        let mp = ((m << 8) | m_before) & find(lower, b'p');
-        m_before = m >> 56;
-        (find(chunk, b'(') | find(chunk, b';') | mp) != 0
+    const STEP: usize = 16;
+    let is_in = |bytes: &[u8; STEP + 1]| {
+        let pairs = bytes.iter().zip(bytes.iter().skip(1));
+        let found = pairs.fold(0, |found, (&byte, &next)| {
+            let is_mp = u8::from(byte | 0x20 == b'm') & u8::from(next | 0x20 == b'p');
+            found | u8::from(byte == b'(') | u8::from(byte == b';') | is_mp
+        });
+        found != 0
     };
-    let mut chunks = text.chunks_exact(8);
-    chunks.by_ref().any(|chunk| look(chunk.try_into().unwrap_or_default())) || {
-        let mut last = [0; 8];
-        last.iter_mut().zip(chunks.remainder()).for_each(|(place, byte)| *place = *byte);
-        look(last)
+    let mut rest = text;
+    while let Some(bytes) = rest.first_chunk::<{ STEP + 1 }>() {
+        if is_in(bytes) {
+            return true;
+        }
+        rest = rest.get(STEP..).unwrap_or_default();
     }
+    let mut last = [0; STEP + 1];
+    last.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
+    is_in(&last)
+}
+
+/// All names in a text, in lower case where they have no quotes.
+#[must_use]
+pub fn names(sql: &[u8]) -> Vec<String> {
+    Lexer::new(sql, false)
+        .filter_map(|token| match token {
+            Token::Word(word) => Some(lower(word)),
+            Token::Quoted(name) => Some(String::from_utf8_lossy(name).replace("\"\"", "\"")),
+            _ => None,
+        })
+        .collect()
 }
 
 /// What the body of a function may do to the session that calls it.
@@ -194,6 +206,9 @@ impl<'a> Walk<'a> {
         self.found.ends = self.found.ends.and(ends);
         if ends.is_empty() {
             self.found.begins(Kinds::CREATE);
+        }
+        if self.next_is("DATABASE") {
+            self.found.begins(Kinds::DATABASE);
         }
         let mut ahead = self.lexer.clone();
         let about_functions = ["FUNCTION", "PROCEDURE", "ROUTINE", "EXTENSION", "AGGREGATE", "SCHEMA"];
@@ -511,6 +526,8 @@ mod tests {
             ("SELECT pg_try_advisory_lock(1), pg_advisory_xact_lock(2)", Kinds::LOCK),
             ("SELECT setseed(0.5)", Kinds::OPAQUE),
             ("SELECT lastval()", Kinds::READS_SESSION),
+            ("drop database if exists x", Kinds::DATABASE),
+            ("CREATE DATABASE x TEMPLATE y", Kinds::DATABASE),
             ("DO $$ BEGIN PERFORM 1; END $$", Kinds::ASKABLE),
             ("DO 'BEGIN EXECUTE ''SET a.'' || x; END'", Kinds::ASKABLE.and(Kinds::OPAQUE)),
             ("EXECUTE p", Kinds::ASKABLE),

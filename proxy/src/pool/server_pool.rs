@@ -272,6 +272,25 @@ impl ServerPool {
         idle.into_iter().for_each(ServerConnection::close);
     }
 
+    /// Closes the idle connections to databases of these names.
+    pub fn close_idle_to(&self, databases: &[String]) {
+        let closed: IdleStack = {
+            let mut state = self.lock();
+            let is_meant = |c: &mut Box<ServerConnection>| databases.contains(&c.identity.database);
+            let closed: IdleStack = state
+                .idle
+                .values_mut()
+                .flat_map(|connections| connections.extract_if(.., is_meant))
+                .collect();
+            state.idle.retain(|_, connections| !connections.is_empty());
+            let count = u32::try_from(closed.len()).unwrap_or(u32::MAX);
+            state.idle_count -= count;
+            state.open -= count;
+            closed
+        };
+        closed.into_iter().for_each(ServerConnection::close);
+    }
+
     /// Closes connections that have been idle for too long or that the server has closed.
     ///
     /// Is to be called once in [`SWEEP_INTERVAL`], which is also the grain of the idle time-out.
@@ -367,7 +386,8 @@ pub struct Slot {
 }
 
 impl Lease {
-    const fn new(pool: Arc<ServerPool>, connection: Box<ServerConnection>) -> Self {
+    fn new(pool: Arc<ServerPool>, mut connection: Box<ServerConnection>) -> Self {
+        connection.change_owner();
         Self { pool, connection: Some(connection) }
     }
 

@@ -135,6 +135,11 @@ impl ServerConnection {
         silence.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
+    /// Another task has it from now on.
+    pub const fn change_owner(&mut self) {
+        self.inbox.change_reader();
+    }
+
     /// Registers the socket with the calling thread's runtime.
     ///
     /// # Errors

@@ -58,6 +58,7 @@ enum Fate {
 /// When the server sends what it does not owe.
 pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) -> Result<(), OutOfStep> {
     loop {
+        pass_rows(server);
         if server.passing > 0 {
             let there = server.passing.min(server.inbox.len() - server.cleared);
             server.cleared += there;
@@ -73,10 +74,6 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
         };
         let Some(found) = found else { break };
         let is_there = rest.len() >= found.total;
-        if found.kind == DATA_ROW && is_there && !server.replies.front().is_some_and(Owed::is_hidden) {
-            server.cleared += found.total;
-            continue;
-        }
         if !is_there && is_looked_at(server, found) && found.total <= LOOKED_AT_MAX {
             let missing = found.total - rest.len();
             server.inbox.reserve(missing);
@@ -97,6 +94,22 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
         leave_out(client, server, 0);
     }
     Ok(())
+}
+
+/// Clears whole rows, of which there may be many.
+fn pass_rows(server: &mut ServerConnection) {
+    if server.passing > 0 || server.replies.front().is_some_and(Owed::is_hidden) {
+        return;
+    }
+    let mut cleared = server.cleared;
+    while let Some([DATA_ROW, a, b, c, d]) = server.inbox.get(cleared..cleared + HEADER_LEN) {
+        let total = 1 + usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
+        if total < HEADER_LEN || server.inbox.len() - cleared < total {
+            break;
+        }
+        cleared += total;
+    }
+    server.cleared = cleared;
 }
 
 /// Whether a message's body matters, so that all of it must be there.

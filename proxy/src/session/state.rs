@@ -13,7 +13,7 @@ use crate::audit::Audit;
 use crate::classify::bodies::{Bodies, Weighed};
 use crate::classify::kinds::Kinds;
 use crate::classify::tags::TagEffect;
-use crate::classify::touches::Touches;
+use crate::classify::touches::{Touches, names};
 use crate::server::question::Question;
 use crate::server::settings::{APPLICATION_NAME, SESSION_AUTHORIZATION, Settings, SettingsRegistry};
 use crate::transaction::PinReason;
@@ -85,6 +85,8 @@ pub struct State {
     dotted: Vec<Box<str>>,
     /// Functions that it has called and nothing is known of.
     unknown: Vec<Box<str>>,
+    /// Names in a statement that needs a database to be without connections.
+    databases: Option<Vec<String>>,
 }
 
 impl State {
@@ -103,6 +105,7 @@ impl State {
             pins: Kinds::NONE,
             is_unanswered: false,
             unknown: Vec::new(),
+            databases: None,
         }
     }
 
@@ -128,6 +131,9 @@ impl State {
         self.tracking.audit.count(begins, application_name, sql);
         if begins.has(Kinds::FUNCTIONS) {
             self.tracking.bodies.forget();
+        }
+        if begins.has(Kinds::DATABASE) {
+            self.databases = Some(names(sql));
         }
         if !self.is_tracked {
             return;
@@ -170,6 +176,11 @@ impl State {
         let shown = if begins.has(Kinds::ASKABLE) { begins.without(Kinds::ASKABLE) } else { begins };
         let shown = if shown.has(Kinds::BRIEF) { shown.without(Kinds::TEMP) } else { shown };
         WORDS.iter().find(|(kind, _)| shown.has(*kind)).map(|(_, word)| *word)
+    }
+
+    /// The names in a statement that has been sent and needs a database to be without connections.
+    pub const fn take_databases(&mut self) -> Option<Vec<String>> {
+        self.databases.take()
     }
 
     /// Takes note of a statement that is too long to be read.

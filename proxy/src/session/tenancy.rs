@@ -75,6 +75,12 @@ impl Tenancy {
         &self.view.active.config.pooling
     }
 
+    /// The view that the session has seen last.
+    #[must_use]
+    pub const fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
     /// Takes the latest view; costs no lock while there is none.
     pub fn look_at_view(&mut self) {
         if self.views.has_changed().unwrap_or(false) {

@@ -1,5 +1,6 @@
 //! Many clients on few server connections: sharing, waiting, limits, and clients that leave in the middle.
 
+use pgrouting_contract::config::AuthConfig;
 use pgrouting_contract::duration::DurationText;
 
 use super::support::client::Login;
@@ -7,8 +8,8 @@ use super::support::message::{
     bind, copy_data, copy_done, copy_fail, execute, parse, query, sync, terminate, unnamed,
 };
 use super::support::poll;
-use super::support::proxy::{Proxy, pool_of, session_pool_of};
-use super::support::server::Database;
+use super::support::proxy::{Proxy, pool_of, session_pool_of, user};
+use super::support::server::{Database, password_of};
 
 #[test]
 fn many_clients_share_few_server_connections() {
@@ -294,4 +295,26 @@ fn databases_never_share_connections() {
             assert_eq!(client.column("SELECT current_database()"), [name.as_str()]);
         }
     }
+}
+
+#[test]
+fn a_database_can_be_dropped_though_connections_to_it_were_kept() {
+    let database = Database::create();
+    let name = &database.name;
+    let mut config = pool_of(4);
+    if let AuthConfig::UserList { users } = &mut config.auth {
+        users.push(user("postgres", &password_of("postgres")));
+    }
+    let proxy = Proxy::start(config);
+    let mut admin = Login::new(proxy.port, "postgres", "postgres").connect();
+    admin.run(&format!("CREATE DATABASE \"{name} two\" TEMPLATE {name}"));
+    let two = Login::new(proxy.port, "app", &format!("{name} two"));
+    two.connect().run("SELECT 1");
+    admin.run(&format!("ALTER DATABASE \"{name} two\" RENAME TO {name}_three"));
+    Login::new(proxy.port, "app", &format!("{name}_three")).connect().run("SELECT 1");
+    admin.ask(
+        &[parse("", &format!("DROP DATABASE {name}_three")), bind("", "", &[]), execute("", 0), sync()]
+            .concat(),
+    );
+    assert!(admin.column(&format!("SELECT 1 FROM pg_database WHERE datname = '{name}_three'")).is_empty());
 }
