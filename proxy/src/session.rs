@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use pgrouting_contract::config::PinPolicy;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -19,7 +18,6 @@ use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::end::End;
 use crate::session::exchange::{Exchange, Stop};
-use crate::session::forward::Limits;
 use crate::session::relay::{Seen, tell_restored};
 use crate::session::request::client_header;
 use crate::session::signals::Signals;
@@ -138,7 +136,7 @@ impl Session {
         let (reason, lease) = match self.kept.take() {
             Some((reason, lease)) => (Some(reason), lease),
             None => {
-                let message_bytes_max = self.message_bytes_max();
+                let message_bytes_max = self.tenancy.limits.message_bytes_max;
                 waiting::request(&mut self.client, signals, message_bytes_max).await?;
                 let settings = &self.client.state.settings;
                 let leased = match self.tenancy.lease_at_once(settings) {
@@ -167,17 +165,11 @@ impl Session {
     ) -> Result<(), End> {
         self.cancel.begin(lease.peer, &lease.cancel_key);
         self.tenancy.worker.metrics.clients_active.add_one();
-        let pooling = self.tenancy.pooling();
-        let limits = Limits {
-            message_bytes_max: self.message_bytes_max(),
-            prepared_bytes_max: usize::try_from(pooling.max_prepared_bytes).unwrap_or(usize::MAX),
-            rejects_pins: pooling.pin_policy == PinPolicy::Reject,
-        };
         let mut exchange = Exchange {
             client: &mut self.client,
             server: &mut lease,
             statements: &self.tenancy.context.statements,
-            limits,
+            limits: self.tenancy.limits,
             seen: Seen::default(),
             is_begun: false,
         };
@@ -186,7 +178,7 @@ impl Session {
             let polled = exchange.poll(cx);
             if let Some(databases) = exchange.client.state.take_databases() {
                 // The server waits for a moment until nobody is connected to them any more.
-                view.pools.iter().for_each(|pool| pool.close_idle_to(&databases));
+                view.pools.iter().for_each(|pool| pool.empty(&databases));
             }
             match polled {
                 Poll::Ready(stop) => Poll::Ready(Ok(stop)),
@@ -270,10 +262,6 @@ impl Session {
             return Err(End::Told(end::shutdown()));
         }
         Ok(())
-    }
-
-    fn message_bytes_max(&self) -> usize {
-        usize::try_from(self.tenancy.pooling().max_message_bytes).unwrap_or(usize::MAX)
     }
 
     /// Answers the request at the front of the inbox with an error, as a server would.

@@ -77,16 +77,32 @@ fn has_call_or_temp(text: &[u8]) -> bool {
     is_in(&last)
 }
 
-/// All names in a text, in lower case where they have no quotes.
+/// The databases that a text names where it drops, renames or copies one.
 #[must_use]
-pub fn names(sql: &[u8]) -> Vec<String> {
-    Lexer::new(sql, false)
-        .filter_map(|token| match token {
-            Token::Word(word) => Some(lower(word)),
-            Token::Quoted(name) => Some(String::from_utf8_lossy(name).replace("\"\"", "\"")),
-            _ => None,
-        })
-        .collect()
+pub fn databases(sql: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_next = false;
+    for token in Lexer::new(sql, false) {
+        let name = match token {
+            Token::Symbol(b'=') => continue,
+            Token::Word(word)
+                if ["DATABASE", "TEMPLATE"].iter().any(|w| word.eq_ignore_ascii_case(w.as_bytes())) =>
+            {
+                is_next = true;
+                continue;
+            }
+            Token::Word(word) if ["IF", "EXISTS"].iter().any(|w| word.eq_ignore_ascii_case(w.as_bytes())) => {
+                continue;
+            }
+            Token::Word(word) => lower(word),
+            Token::Quoted(name) => String::from_utf8_lossy(name).replace("\"\"", "\""),
+            _ => continue,
+        };
+        if std::mem::take(&mut is_next) {
+            found.push(name);
+        }
+    }
+    found
 }
 
 /// What the body of a function may do to the session that calls it.
@@ -535,6 +551,13 @@ mod tests {
             let begins = touches(sql.as_bytes()).begins.without(Kinds::CREATE).without(Kinds::FUNCTIONS);
             assert_eq!(begins, kinds, "{sql}");
         }
+    }
+
+    #[test]
+    fn databases_that_must_be_without_connections_are_named() {
+        assert_eq!(databases(b"DROP DATABASE IF EXISTS \"My \"\"db\" WITH (FORCE)"), ["My \"db"]);
+        assert_eq!(databases(b"create database a owner b template = C"), ["a", "c"]);
+        assert_eq!(databases(b"ALTER DATABASE x RENAME TO y; DROP DATABASE z"), ["x", "z"]);
     }
 
     #[test]

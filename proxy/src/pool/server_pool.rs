@@ -20,6 +20,9 @@ use crate::server::settings::Settings;
 /// The time from one sweep to the next.
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
+/// PostgreSQL waits that long for others to leave a database that is to be dropped (`CountOtherDBBackends`).
+const EMPTIED_FOR: Duration = Duration::from_secs(5);
+
 /// Idle connections of one identity that are looked through for the best fit.
 const FIT_SEARCH_MAX: usize = 8;
 
@@ -60,6 +63,8 @@ struct State {
     fit_from: Instant,
     /// How many sweeps there have been.
     sweeps: u32,
+    /// Databases that somebody needs to be without connections, and until when.
+    emptied: Vec<(String, Instant)>,
 }
 
 /// Idle connections of one identity, the one used last on top. Boxed, since a connection moves often and is large.
@@ -125,6 +130,7 @@ impl ServerPool {
                 is_retired: false,
                 fit_from: Instant::now(),
                 sweeps: 0,
+                emptied: Vec::new(),
             }),
         })
     }
@@ -176,7 +182,8 @@ impl ServerPool {
         let mut state = self.lock();
         let is_kept = !state.is_retired
             && state.open <= state.limits.connections_max
-            && connection.opened_at >= state.fit_from;
+            && connection.opened_at >= state.fit_from
+            && !state.is_emptied(&connection.identity.database);
         if !is_kept {
             drop(state);
             connection.close();
@@ -272,10 +279,12 @@ impl ServerPool {
         idle.into_iter().for_each(ServerConnection::close);
     }
 
-    /// Closes the idle connections to databases of these names.
-    pub fn close_idle_to(&self, databases: &[String]) {
+    /// Closes the idle connections to databases of these names, and for a while those that are given back.
+    pub fn empty(&self, databases: &[String]) {
         let closed: IdleStack = {
             let mut state = self.lock();
+            let until = Instant::now() + EMPTIED_FOR;
+            state.emptied = databases.iter().map(|database| (database.clone(), until)).collect();
             let is_meant = |c: &mut Box<ServerConnection>| databases.contains(&c.identity.database);
             let closed: IdleStack = state
                 .idle
@@ -324,6 +333,16 @@ impl ServerPool {
 }
 
 impl State {
+    /// Whether somebody needs that database to be without connections now.
+    fn is_emptied(&mut self, database: &str) -> bool {
+        if self.emptied.is_empty() {
+            return false;
+        }
+        let now = Instant::now();
+        self.emptied.retain(|(_, until)| *until > now);
+        self.emptied.iter().any(|(emptied, _)| emptied == database)
+    }
+
     /// The best idle connection of this identity: the latest used with the same settings on the same thread, else the
     /// latest used.
     fn take_idle(&mut self, request: Request<'_>) -> Option<Box<ServerConnection>> {

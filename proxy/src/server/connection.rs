@@ -63,8 +63,8 @@ pub struct ServerConnection {
     pub opened_at: Instant,
     /// The sweep of its pool after which it became idle; a clock that costs nothing to read.
     pub idle_since: u32,
-    /// Whether a sweep came while it was idle: then the system is asked whether it still stands, since a busy thread
-    /// hears of its sockets late.
+    /// Whether a sweep came while it was idle, or another thread looks at it: then the system is asked whether it still
+    /// stands, since a busy thread hears of its sockets late.
     pub was_idle_long: bool,
     /// Where its transaction stands, by the last `ReadyForQuery`.
     pub transaction: TransactionStatus,

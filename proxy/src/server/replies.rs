@@ -86,6 +86,11 @@ pub struct Definition {
 }
 
 impl Owed {
+    /// Whether it is one of those that are counted; the most frequent ones are not.
+    const fn counts(&self) -> bool {
+        !matches!(self, Self::Bind(_) | Self::Describe(_) | Self::Execute | Self::CopyEnd)
+    }
+
     /// Whether its answers stay with us.
     #[must_use]
     pub const fn is_hidden(&self) -> bool {
@@ -221,37 +226,39 @@ impl Replies {
 
     /// Adds what a message that is being sent will bring.
     pub fn push(&mut self, owed: Owed) {
-        self.definitions += usize::from(owed.defines());
-        self.ends += usize::from(owed.ends());
-        self.locals += usize::from(owed.is_local());
+        if owed.counts() {
+            self.definitions += usize::from(owed.defines());
+            self.ends += usize::from(owed.ends());
+            self.locals += usize::from(owed.is_local());
+        }
         self.owed.push_back(owed);
     }
 
     /// Takes what has been answered in full.
     pub fn pop(&mut self) -> Option<Owed> {
-        let owed = self.owed.pop_front();
-        if let Some(owed) = &owed {
-            self.uncount(owed);
-        }
+        let owed = self.owed.pop_front()?;
+        self.uncount(&owed);
         while matches!(self.owed.front(), Some(Owed::CopyEnd)) {
             self.owed.pop_front();
         }
-        owed
+        Some(owed)
+    }
+
+    /// Whether we answer any of it ourselves.
+    #[must_use]
+    pub const fn has_local(&self) -> bool {
+        self.locals > 0
     }
 
     /// Takes the next entry if it is one that we answer ourselves.
     pub fn pop_local(&mut self) -> Option<Owed> {
-        if self.locals == 0 {
-            return None;
-        }
-        self.pop_if_local()
-    }
-
-    fn pop_if_local(&mut self) -> Option<Owed> {
         if self.owed.front().is_some_and(Owed::is_local) { self.pop() } else { None }
     }
 
     fn uncount(&mut self, owed: &Owed) {
+        if !owed.counts() {
+            return;
+        }
         self.definitions -= usize::from(owed.defines());
         self.ends -= usize::from(owed.ends());
         self.locals -= usize::from(owed.is_local());

@@ -90,7 +90,7 @@ impl Exchange<'_> {
                 Forwarded::Nothing => {}
                 Forwarded::Something => {
                     self.is_begun = true;
-                    if self.server.passing == 0 {
+                    if self.server.passing == 0 && self.server.replies.has_local() {
                         put_local(self.client, self.server);
                     }
                 }

@@ -28,7 +28,7 @@ const REFUSED_BY_ANY_SERVER: &str = "refused by the pool";
 const NO_STATEMENT: &[u8] = b"__pgrouting_none";
 
 /// What clients may ask for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The largest message, in bytes.
     pub message_bytes_max: usize,
@@ -143,9 +143,12 @@ const fn must_wait(client: &Client, server: &ServerConnection, kind: u8) -> bool
     if server.is_copying_in || matches!(kind, COPY_DATA | COPY_DONE | COPY_FAIL) {
         return false;
     }
+    if !server.replies.is_unsure() {
+        return false;
+    }
     let has_unnamed = client.statements.has_unnamed() || server.unnamed.is_some();
     let defines = matches!(kind, PARSE | CLOSE) || (kind == QUERY && has_unnamed);
-    server.replies.is_defining() || (defines && server.replies.is_unsure())
+    defines || server.replies.is_defining()
 }
 
 /// Gives the connection this client's settings, where it has others, before its first message.
@@ -373,12 +376,13 @@ fn take_bind(
     header: Header,
 ) -> Option<()> {
     let (portal, name) = bind_names(message)?;
-    if let Some(statement) = client.statements.find(name)
+    let found = client.statements.find(name);
+    if let Some(statement) = found
         && let Some(touches) = &statement.touches
     {
         client.state.note(touches, statement.text());
     }
-    match client.statements.find(name) {
+    match found {
         Some(statement) if !name.is_empty() => {
             prepare(server, statement);
             let after = HEADER_LEN + portal.len() + 1 + name.len() + 1;

@@ -58,7 +58,6 @@ enum Fate {
 /// When the server sends what it does not owe.
 pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) -> Result<(), OutOfStep> {
     loop {
-        pass_rows(server);
         if server.passing > 0 {
             let there = server.passing.min(server.inbox.len() - server.cleared);
             server.cleared += there;
@@ -67,7 +66,10 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
                 break;
             }
         }
-        put_local(client, server);
+        if server.replies.has_local() {
+            put_local(client, server);
+        }
+        pass_plain(server);
         let rest = server.inbox.get(server.cleared..).unwrap_or_default();
         let Ok(found) = header(rest, SERVER_MESSAGE_MAX) else {
             return Err(OutOfStep { kind: rest.first().copied().unwrap_or_default() });
@@ -96,20 +98,39 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
     Ok(())
 }
 
-/// Clears whole rows, of which there may be many.
-fn pass_rows(server: &mut ServerConnection) {
-    if server.passing > 0 || server.replies.front().is_some_and(Owed::is_hidden) {
-        return;
-    }
+/// Clears whole messages that change nothing of what is known: rows, of which there may be many, their description
+/// where no Describe asked for it, and the tags of the most frequent commands.
+fn pass_plain(server: &mut ServerConnection) {
+    let (is_execute, is_query) = match server.replies.front() {
+        Some(Owed::Query(_)) => (false, true),
+        Some(Owed::Execute) => (true, false),
+        _ => return,
+    };
+    let inbox: &[u8] = &server.inbox;
     let mut cleared = server.cleared;
-    while let Some([DATA_ROW, a, b, c, d]) = server.inbox.get(cleared..cleared + HEADER_LEN) {
-        let total = 1 + usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
-        if total < HEADER_LEN || server.inbox.len() - cleared < total {
+    while let Some((&[kind, a, b, c, d], body)) =
+        inbox.get(cleared..).and_then(<[u8]>::split_first_chunk::<HEADER_LEN>)
+    {
+        let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+        // The length counts itself.
+        let is_there = length >= 4 && length - 4 <= body.len();
+        let is_plain = match kind {
+            DATA_ROW => true,
+            ROW_DESCRIPTION => is_query,
+            COMMAND_COMPLETE => !is_execute && is_plain_tag(body),
+            _ => false,
+        };
+        if !is_there || !is_plain {
             break;
         }
-        cleared += total;
+        cleared += 1 + length;
     }
     server.cleared = cleared;
+}
+
+/// Whether a command's tag, at the front of these bytes, is one that changes nothing of the session.
+fn is_plain_tag(body: &[u8]) -> bool {
+    matches!(body.first_chunk(), Some(b"SELECT " | b"INSERT " | b"UPDATE " | b"DELETE "))
 }
 
 /// Whether a message's body matters, so that all of it must be there.

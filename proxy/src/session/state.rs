@@ -13,7 +13,7 @@ use crate::audit::Audit;
 use crate::classify::bodies::{Bodies, Weighed};
 use crate::classify::kinds::Kinds;
 use crate::classify::tags::TagEffect;
-use crate::classify::touches::{Touches, names};
+use crate::classify::touches::{Touches, databases};
 use crate::server::question::Question;
 use crate::server::settings::{APPLICATION_NAME, SESSION_AUTHORIZATION, Settings, SettingsRegistry};
 use crate::transaction::PinReason;
@@ -85,7 +85,7 @@ pub struct State {
     dotted: Vec<Box<str>>,
     /// Functions that it has called and nothing is known of.
     unknown: Vec<Box<str>>,
-    /// Names in a statement that needs a database to be without connections.
+    /// The databases that a statement needs to be without connections.
     databases: Option<Vec<String>>,
 }
 
@@ -133,7 +133,7 @@ impl State {
             self.tracking.bodies.forget();
         }
         if begins.has(Kinds::DATABASE) {
-            self.databases = Some(names(sql));
+            self.databases = Some(databases(sql));
         }
         if !self.is_tracked {
             return;
@@ -178,7 +178,7 @@ impl State {
         WORDS.iter().find(|(kind, _)| shown.has(*kind)).map(|(_, word)| *word)
     }
 
-    /// The names in a statement that has been sent and needs a database to be without connections.
+    /// The databases that a statement needs to be without connections, once it has been sent.
     pub const fn take_databases(&mut self) -> Option<Vec<String>> {
         self.databases.take()
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgrouting_contract::config::{PoolingConfig, Traffic};
+use pgrouting_contract::config::{PinPolicy, Traffic};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -15,6 +15,7 @@ use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::Identity;
 use crate::server::settings::Settings;
 use crate::session::context::{Context, Worker};
+use crate::session::forward::Limits;
 use crate::wire::backend::error_field;
 use crate::wire::sqlstate;
 
@@ -41,6 +42,8 @@ pub struct Tenancy {
     views: watch::Receiver<Arc<View>>,
     /// The latest view that the session has seen.
     view: Arc<View>,
+    /// What the client may ask for by that view.
+    pub limits: Limits,
     /// Role and database.
     pub identity: Arc<Identity>,
     /// Where its statements may run.
@@ -59,20 +62,16 @@ impl Tenancy {
     /// The claim of a session that begins.
     #[must_use]
     pub fn new(context: Arc<Context>, worker: Arc<Worker>, identity: Arc<Identity>, access: Access) -> Self {
+        let view = context.fleet.view();
         Self {
             views: context.fleet.subscribe(),
-            view: context.fleet.view(),
+            limits: limits_of(&view),
+            view,
             context,
             worker,
             identity,
             access,
         }
-    }
-
-    /// The limits and waits of this moment.
-    #[must_use]
-    pub fn pooling(&self) -> &PoolingConfig {
-        &self.view.active.config.pooling
     }
 
     /// The view that the session has seen last.
@@ -84,8 +83,13 @@ impl Tenancy {
     /// Takes the latest view; costs no lock while there is none.
     pub fn look_at_view(&mut self) {
         if self.views.has_changed().unwrap_or(false) {
-            self.view = Arc::clone(&self.views.borrow_and_update());
+            self.take_view();
         }
+    }
+
+    fn take_view(&mut self) {
+        self.view = Arc::clone(&self.views.borrow_and_update());
+        self.limits = limits_of(&self.view);
     }
 
     /// The usual case: a connection is idle. Else gives what the server's pool answered, if there is a server.
@@ -183,14 +187,14 @@ impl Tenancy {
         let pooling = &view.active.config.pooling;
         if pooling.traffic == Traffic::Paused {
             let changed = self.views.changed().await;
-            self.view = Arc::clone(&self.views.borrow_and_update());
+            self.take_view();
             return changed.map_err(|_| Refusal::Proxy(crate::session::end::shutdown()));
         }
         view.hurries.iter().for_each(|hurry| hurry.notify_one());
         let deadline = began + pooling.checkout_timeout.get();
         let changed = timeout_at(deadline, self.views.changed()).await;
         // What was awaited counts as seen, so it has to be taken here.
-        self.view = Arc::clone(&self.views.borrow_and_update());
+        self.take_view();
         match changed {
             Ok(_) => Ok(()),
             Err(_) => Err(trouble.take().unwrap_or_else(|| timed_out(&view, self.access))),
@@ -199,6 +203,8 @@ impl Tenancy {
 
     /// The connection on this thread, if it is still good; else it is closed.
     fn fit(&self, mut lease: Lease) -> Option<Lease> {
+        // Another thread may not have looked at the socket lately.
+        lease.was_idle_long |= lease.home != self.worker.id;
         // Asked before it is moved: a socket that was just registered anew has nothing reported yet.
         if !lease.is_fit() {
             return None;
@@ -271,6 +277,15 @@ impl Tenancy {
 
     fn wanted<'a>(&'a self, settings: &'a Arc<Settings>) -> Request<'a> {
         Request { identity: &self.identity, settings, worker: self.worker.id }
+    }
+}
+
+fn limits_of(view: &View) -> Limits {
+    let pooling = &view.active.config.pooling;
+    Limits {
+        message_bytes_max: usize::try_from(pooling.max_message_bytes).unwrap_or(usize::MAX),
+        prepared_bytes_max: usize::try_from(pooling.max_prepared_bytes).unwrap_or(usize::MAX),
+        rejects_pins: pooling.pin_policy == PinPolicy::Reject,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::session::end::{self, End};
 use crate::session::request::{Progress, RequestFault, client_header, progress};
 use crate::session::signals::Signals;
 use crate::wire::backend::put_ready;
-use crate::wire::frontend::{FLUSH, SYNC};
+use crate::wire::frontend::{FLUSH, QUERY, SYNC};
 
 /// Waits for a whole request. Cancel-safe: what has arrived stays in the inbox.
 ///
@@ -74,6 +74,9 @@ fn next(client: &mut Client, scanned: &mut usize, message_bytes_max: usize) -> R
     }
     let Some(header) = client_header(&client.inbox, message_bytes_max)? else { return Ok(Next::Read) };
     let is_there = client.inbox.len() >= header.total;
+    if header.kind == QUERY && is_there && *scanned == 0 && !client.is_skipping {
+        return Ok(Next::Request);
+    }
     if *scanned == 0 && is_there && matches!(header.kind, SYNC | FLUSH) {
         client.inbox.advance(header.total);
         if header.kind == SYNC {
