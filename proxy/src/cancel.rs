@@ -52,11 +52,14 @@ pub struct CancelSlot {
     state: Mutex<SlotState>,
     settled: Notify,
     asked: Notify,
+    opened: Notify,
 }
 
 #[derive(Debug, Default)]
 struct SlotState {
     running: Option<(SocketAddr, Arc<CancelKey>)>,
+    /// The connection runs what is ours first: requests wait.
+    is_preparing: bool,
     in_flight: u32,
     /// The session waits for a connection.
     is_waiting: bool,
@@ -177,7 +180,11 @@ impl CancelRegistry {
         if slot.ask() {
             return CancelOutcome::Sent;
         }
-        let Some(flight) = Flight::start(slot) else { return CancelOutcome::Idle };
+        // What does not come to be within that time is not worth a request.
+        let prepared = timeout(REQUEST_TIMEOUT, slot.prepared()).await;
+        let Some(flight) = prepared.ok().and_then(|()| Flight::start(slot)) else {
+            return CancelOutcome::Idle;
+        };
         match timeout(REQUEST_TIMEOUT, deliver(flight.peer, &flight.key)).await {
             Ok(Ok(())) => CancelOutcome::Sent,
             Ok(Err(_)) | Err(_) => CancelOutcome::Failed,
@@ -234,6 +241,19 @@ impl Drop for Flight {
 }
 
 impl CancelSlot {
+    /// Ends when the connection runs what is the client's, or nothing.
+    async fn prepared(&self) {
+        loop {
+            let opened = self.opened.notified();
+            tokio::pin!(opened);
+            opened.as_mut().enable();
+            if !locked(&self.state).is_preparing {
+                return;
+            }
+            opened.await;
+        }
+    }
+
     /// Asks a session that waits for a connection to give up. Tells whether it waits.
     fn ask(&self) -> bool {
         let mut state = locked(&self.state);
@@ -283,8 +303,18 @@ impl CancelHandle {
     }
 
     /// From now on the key stands for this server connection.
-    pub fn begin(&self, peer: SocketAddr, key: &Arc<CancelKey>) {
-        locked(&self.slot.state).running = Some((peer, Arc::clone(key)));
+    ///
+    /// Where `is_preparing`, requests wait for [`Self::open`]: the connection runs something of ours first.
+    pub fn begin(&self, peer: SocketAddr, key: &Arc<CancelKey>, is_preparing: bool) {
+        let mut state = locked(&self.slot.state);
+        state.running = Some((peer, Arc::clone(key)));
+        state.is_preparing = is_preparing;
+    }
+
+    /// What runs from now on is the client's.
+    pub fn open(&self) {
+        locked(&self.slot.state).is_preparing = false;
+        self.slot.opened.notify_waiters();
     }
 
     /// From now on the key stands for nothing. Tells whether a request is still on its way.
@@ -292,6 +322,9 @@ impl CancelHandle {
     pub fn end(&self) -> bool {
         let mut state = locked(&self.slot.state);
         state.running = None;
+        if std::mem::take(&mut state.is_preparing) {
+            self.slot.opened.notify_waiters();
+        }
         state.in_flight > 0
     }
 
@@ -333,7 +366,7 @@ mod tests {
         let handle = registry.register(SHORT_SECRET_LEN);
         assert_eq!(registry.request(&handle.key).await, CancelOutcome::Idle);
         let key = Arc::new(CancelKey { process_id: 7, secret: vec![1, 2, 3, 4] });
-        handle.begin(server.local_addr().unwrap(), &key);
+        handle.begin(server.local_addr().unwrap(), &key, false);
         let accept = async {
             let (mut stream, _) = server.accept().await.unwrap();
             let mut packet = [0; 16];

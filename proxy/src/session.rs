@@ -163,7 +163,8 @@ impl Session {
         mut lease: Lease,
         signals: &mut Signals<'_>,
     ) -> Result<(), End> {
-        self.cancel.begin(lease.peer, &lease.cancel_key);
+        let mut is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
+        self.cancel.begin(lease.peer, &lease.cancel_key, is_preparing);
         self.tenancy.worker.metrics.clients_active.add_one();
         let mut exchange = Exchange {
             client: &mut self.client,
@@ -176,6 +177,10 @@ impl Session {
         let view = self.tenancy.view();
         let stop = poll_fn(|cx| {
             let polled = exchange.poll(cx);
+            if is_preparing && exchange.is_begun && !exchange.server.replies.is_preparing() {
+                is_preparing = false;
+                self.cancel.open();
+            }
             if let Some(databases) = exchange.client.state.take_databases() {
                 // The server waits for a moment until nobody is connected to them any more.
                 view.pools.iter().for_each(|pool| pool.empty(&databases));

@@ -73,7 +73,7 @@ impl Question {
             sql.push_str(
                 " UNION ALL SELECT 's',name,pg_catalog.current_setting(name) FROM pg_catalog.pg_settings WHERE \
                  source OPERATOR(pg_catalog.=) 'session' AND name NOT IN \
-                 ('transaction_isolation','transaction_read_only','transaction_deferrable')",
+                 ('exit_on_error','transaction_isolation','transaction_read_only','transaction_deferrable')",
             );
             for name in [ROLE, SESSION_AUTHORIZATION].into_iter().chain(dotted) {
                 let name = quoted_text(name);

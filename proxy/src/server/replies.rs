@@ -72,6 +72,8 @@ pub struct UnnamedBefore {
     pub client: Option<Arc<Statement>>,
     /// The id of the server's.
     pub server: Option<u64>,
+    /// Whether the query may end all prepared statements.
+    pub discards: bool,
 }
 
 /// A change of the client's own statements that is taken back if the server never came to it.
@@ -130,7 +132,7 @@ impl Owed {
             | Self::HiddenUnnamedParse(_)
             | Self::HiddenClose(_)
             | Self::HiddenUnnamedClose(_) => true,
-            Self::Query(before) => before.client.is_some() || before.server.is_some(),
+            Self::Query(before) => before.client.is_some() || before.server.is_some() || before.discards,
             _ => false,
         }
     }
@@ -179,6 +181,12 @@ impl Replies {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.owed.is_empty()
+    }
+
+    /// Whether a query of ours comes before anything of the client's.
+    #[must_use]
+    pub fn is_preparing(&self) -> bool {
+        matches!(self.owed.front(), Some(Owed::HiddenQuery))
     }
 
     /// What is owed next.

@@ -76,10 +76,10 @@ impl Settings {
     /// one that logged in, which may set what others may not.
     #[must_use]
     pub fn change_to(&self, to: &Self) -> String {
-        let mut sql = String::new();
         if self.values == to.values {
-            return sql;
+            return String::new();
         }
+        let mut sql = String::new();
         let is_identity = |name: &str| name == ROLE || name == SESSION_AUTHORIZATION;
         let has_identity = |settings: &Self| settings.values.keys().any(|name| is_identity(name));
         if has_identity(self) {
@@ -98,10 +98,18 @@ impl Settings {
         // set_config reads a list as the startup packet does; SET would take it for one name.
         let calls: Vec<_> = changed.chain(identity).map(set_config).collect();
         if !calls.is_empty() {
-            let _ = write!(sql, "SELECT {}", calls.join(","));
+            let _ = write!(sql, "SELECT {};", calls.join(","));
         }
         sql
     }
+}
+
+/// The same statements where something of the client's follows in the same write: an error in them ends the connection
+/// (`exit_on_error`), since what follows must not run under the settings of another client.
+#[must_use]
+pub fn or_exit(change: &str) -> String {
+    let exit = |value: &str| format!("SELECT pg_catalog.set_config('exit_on_error','{value}',false)");
+    format!("{};{change}{}", exit("on"), exit("off"))
 }
 
 impl SettingsRegistry {
@@ -277,7 +285,7 @@ mod tests {
             a.change_to(&b),
             concat!(
                 "RESET \"geqo\";SELECT pg_catalog.set_config(E'a.b',E'x',false),",
-                r"pg_catalog.set_config(E'timezone',E'it''s\\',false)"
+                r"pg_catalog.set_config(E'timezone',E'it''s\\',false);"
             )
         );
     }
@@ -292,13 +300,13 @@ mod tests {
         assert_eq!(bob.change_to(&none), format!("{back}RESET \"geqo\";"));
         assert_eq!(
             none.change_to(&bob),
-            "SELECT pg_catalog.set_config(E'geqo',E'off',false),pg_catalog.set_config(E'role',E'bob',false)"
+            "SELECT pg_catalog.set_config(E'geqo',E'off',false),pg_catalog.set_config(E'role',E'bob',false);"
         );
         assert_eq!(
             bob.change_to(&eve),
             format!(
                 "{back}SELECT pg_catalog.set_config(E'session_authorization',E'ann',false),\
-                 pg_catalog.set_config(E'role',E'eve',false)"
+                 pg_catalog.set_config(E'role',E'eve',false);"
             )
         );
     }

@@ -9,6 +9,7 @@ use crate::error::{ClientError, ErrorKind};
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Standing, Statement, Statements, server_name};
 use crate::server::replies::{Owed, Rejection, UnnamedBefore};
+use crate::server::settings::or_exit;
 use crate::session::client::Client;
 use crate::session::request::{RequestFault, client_header, is_streamed};
 use crate::transaction::TransactionStatus;
@@ -159,7 +160,7 @@ fn give_settings(client: &Client, server: &mut ServerConnection) {
     }
     let sql = server.settings.change_to(settings);
     if !sql.is_empty() {
-        put_query(server.outbox.bytes(), &sql);
+        put_query(server.outbox.bytes(), &or_exit(&sql));
         server.replies.push(Owed::HiddenQuery);
         // A simple query ends the unnamed statement.
         server.unnamed = None;
@@ -224,14 +225,19 @@ fn take_plain(
     match header.kind {
         QUERY => {
             let client_before = client.statements.define_unnamed(None);
-            let before = UnnamedBefore { client: client_before, server: server.unnamed.take() };
-            if let Some(rejection) = note_query(client, limits, message, header) {
-                // In its place goes what no server takes, so that it is refused in its turn, transaction and all.
-                put_query(server.outbox.bytes(), REFUSED_BY_ANY_SERVER);
-                server.replies.push(rejection);
-            } else {
-                pass(server, message, Some(Owed::Query(before)));
-            }
+            let server_before = server.unnamed.take();
+            let owed = match note_query(client, limits, message, header) {
+                Ok(discards) => {
+                    pass(server, message, None);
+                    Owed::Query(UnnamedBefore { client: client_before, server: server_before, discards })
+                }
+                Err(error) => {
+                    // In its place goes what no server takes, so that it is refused in its turn, transaction and all.
+                    put_query(server.outbox.bytes(), REFUSED_BY_ANY_SERVER);
+                    rejection(&error, true)
+                }
+            };
+            server.replies.push(owed);
             // It ends with ReadyForQuery, as a Sync does.
             server.is_unsynced = false;
         }
@@ -260,20 +266,29 @@ fn take_plain(
     }
 }
 
-/// What a simple query may do to the session.
-fn note_query(client: &mut Client, limits: Limits, message: &[u8], header: Header) -> Option<Owed> {
+/// What a simple query may do to the session: tells whether it may end all prepared statements.
+///
+/// # Errors
+/// When the pool does not take it.
+fn note_query(
+    client: &mut Client,
+    limits: Limits,
+    message: &[u8],
+    header: Header,
+) -> Result<bool, ClientError> {
     if message.len() < header.total {
         client.state.note_unread();
-        return None;
+        return Ok(false);
     }
     let sql = message.get(HEADER_LEN..).unwrap_or_default();
     let sql = sql.strip_suffix(b"\0").unwrap_or(sql);
     let touches = touches(sql);
-    let rejection = reject_pin(client, limits, &touches).map(|error| rejection(&error, true));
-    if rejection.is_none() {
-        client.state.note(&touches, sql);
+    if let Some(error) = reject_pin(client, limits, &touches) {
+        return Err(error);
     }
-    rejection
+    client.state.note(&touches, sql);
+    // DISCARD and DEALLOCATE among others.
+    Ok(!touches.ends.is_empty())
 }
 
 /// Why a statement is not taken that would keep its client on its connection, where the pool does not want that.
@@ -328,7 +343,7 @@ fn take_parse(
         let statement = statements.anonymous(parsed.definition);
         let server_before = server.unnamed.replace(statement.id);
         let client_before = client.statements.define_unnamed(Some(statement));
-        let before = UnnamedBefore { client: client_before, server: server_before };
+        let before = UnnamedBefore { client: client_before, server: server_before, discards: false };
         pass(server, message, Some(Owed::UnnamedParse(before)));
         return Some(());
     }

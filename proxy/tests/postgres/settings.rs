@@ -1,7 +1,7 @@
 //! Settings belong to their client: those of its startup message, and those that it sets.
 
 use super::support::client::{Client, Login};
-use super::support::message::{bind_formatted, describe, execute, parse, sync};
+use super::support::message::{bind_formatted, describe, execute, parse, query, sync};
 use super::support::proxy::{Proxy, pool_of};
 use super::support::server::Database;
 
@@ -251,4 +251,22 @@ fn a_name_of_an_application_is_told_as_the_server_takes_it() {
             }
         }
     }
+}
+
+#[test]
+fn a_request_never_runs_under_settings_that_could_not_be_given() {
+    let database = Database::create();
+    let mut admin = database.admin();
+    admin.run(
+        "CREATE ROLE brief; GRANT brief TO app; CREATE TABLE ran (who text); GRANT ALL ON ran TO app, brief",
+    );
+    let proxy = Proxy::start(pool_of(1));
+    let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
+    a.run("SET ROLE brief");
+    b.run("INSERT INTO ran VALUES ('b')");
+    admin.run("REVOKE ALL ON ran FROM brief; DROP ROLE brief");
+    // The connection has the settings of `b` and cannot be given those of `a`.
+    a.send(&query("INSERT INTO ran VALUES ('a')"));
+    assert_eq!(a.ended_with(), "22023");
+    assert_eq!(b.column("SELECT who FROM ran"), ["b"]);
 }
