@@ -211,6 +211,12 @@ fn report_of(admin: &Admin) -> ProxyReport {
                 .map(|index| indexed(workers, |w| w.errors.get(index)))
                 .sum(),
         },
+        pinned: PinReason::ALL
+            .iter()
+            .enumerate()
+            .map(|(index, reason)| (reason.as_str().to_owned(), indexed(workers, |w| w.pinned.get(index))))
+            .filter(|(_, clients)| *clients > 0)
+            .collect(),
         session_state: admin
             .audit
             .entries()

@@ -67,6 +67,8 @@ pub struct WorkerMetrics {
     pub wait_micros: Counter,
     /// Sessions that began to keep their connection, by reason.
     pub pins: [Counter; PIN_REASONS],
+    /// Sessions that keep their connection now, by reason.
+    pub pinned: [Counter; PIN_REASONS],
     /// Cancel requests passed on to a server.
     pub cancels: Counter,
     /// Cancel requests of clients, by what became of them.
@@ -131,7 +133,7 @@ pub fn render(
 ) -> Result<String, prometheus::Error> {
     let registry = Registry::new();
     info(&registry, snapshot)?;
-    clients(&registry, workers)?;
+    clients(&registry, workers, snapshot)?;
     counters(&registry, workers, snapshot)?;
     servers(&registry, snapshot)?;
     let mut text = Vec::new();
@@ -153,7 +155,21 @@ fn info(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Erro
     registry.register(Box::new(generation))
 }
 
-fn clients(registry: &Registry, workers: &[std::sync::Arc<WorkerMetrics>]) -> Result<(), prometheus::Error> {
+fn clients(
+    registry: &Registry,
+    workers: &[std::sync::Arc<WorkerMetrics>],
+    snapshot: &Snapshot,
+) -> Result<(), prometheus::Error> {
+    let pinned = gauges(
+        registry,
+        "pgrouting_proxy_pinned_clients",
+        "Clients that keep their connection between transactions now.",
+        &["reason"],
+    )?;
+    for (index, reason) in snapshot.pin_reasons.iter().enumerate() {
+        let number = indexed(workers, |w| w.pinned.get(index));
+        pinned.with_label_values(&[*reason]).set(i64::try_from(number).unwrap_or(i64::MAX));
+    }
     let clients = gauges(registry, "pgrouting_proxy_clients", "Clients now, by state.", &["state"])?;
     let sum = |field: Field| total(workers, field);
     let (active, waiting) = (sum(|w| &w.clients_active), sum(|w| &w.clients_waiting));

@@ -58,6 +58,8 @@ struct Session {
     cancel: CancelHandle,
     /// The connection that the session keeps, and why.
     kept: Option<(PinReason, Lease)>,
+    /// For what it is counted as one that keeps its connection.
+    pinned: Option<PinReason>,
 }
 
 /// Serves one accepted socket to its end.
@@ -66,7 +68,7 @@ pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>
     let entered = Box::pin(startup::enter(stream, context, worker, access)).await;
     let Some(newcomer) = entered else { return };
     let Newcomer { client, tenancy, cancel, counted } = newcomer;
-    Box::pin(Session { client, tenancy, cancel, kept: None }.run()).await;
+    Box::pin(Session { client, tenancy, cancel, kept: None, pinned: None }.run()).await;
     drop(counted);
 }
 
@@ -97,7 +99,7 @@ impl Session {
             Ok(lease) => {
                 worker.metrics.logins.add_one();
                 if let Some(lease) = lease {
-                    worker.metrics.count_pin(PinReason::SessionMode);
+                    self.count_pin(Some(PinReason::SessionMode));
                     self.kept = Some((PinReason::SessionMode, lease));
                 }
                 loop {
@@ -122,6 +124,7 @@ impl Session {
         if !matches!(end, End::Left) {
             end::send_last(&mut self.client.stream, &mut self.client.outbox).await;
         }
+        self.count_pin(None);
         // What cannot be undone goes with its connection.
         let kept = self.kept.take().filter(|_| !self.client.state.is_spoilt());
         drop(self);
@@ -133,8 +136,8 @@ impl Session {
 
     /// Waits for one request and serves it to the end of its transaction.
     async fn transaction(&mut self, signals: &mut Signals<'_>) -> Result<(), End> {
-        let (reason, lease) = match self.kept.take() {
-            Some((reason, lease)) => (Some(reason), lease),
+        let lease = match self.kept.take() {
+            Some((_, lease)) => lease,
             None => {
                 let message_bytes_max = self.tenancy.limits.message_bytes_max;
                 waiting::request(&mut self.client, signals, message_bytes_max).await?;
@@ -149,20 +152,15 @@ impl Session {
                     },
                 };
                 match leased {
-                    Ok(lease) => (None, lease),
+                    Ok(lease) => lease,
                     Err(refusal) => return self.refuse(refusal),
                 }
             }
         };
-        self.exchange(reason, lease, signals).await
+        self.exchange(lease, signals).await
     }
 
-    async fn exchange(
-        &mut self,
-        before: Option<PinReason>,
-        mut lease: Lease,
-        signals: &mut Signals<'_>,
-    ) -> Result<(), End> {
+    async fn exchange(&mut self, mut lease: Lease, signals: &mut Signals<'_>) -> Result<(), End> {
         let mut is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
         self.cancel.begin(lease.peer, &lease.cancel_key, is_preparing);
         self.tenancy.worker.metrics.clients_active.add_one();
@@ -205,7 +203,7 @@ impl Session {
             Ok(Stop::AtRest) => {
                 let lease = self.ask(lease).await?;
                 let reason = self.reason();
-                self.rest(reason, before, lease)
+                self.rest(reason, lease)
             }
             Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
             Err(()) => {
@@ -247,20 +245,18 @@ impl Session {
         Ok(lease)
     }
 
+    fn count_pin(&mut self, reason: Option<PinReason>) {
+        if self.pinned != reason {
+            self.tenancy.worker.metrics.count_pin(self.pinned, reason);
+            self.pinned = reason;
+        }
+    }
+
     /// The transaction is over: the connection goes back, or stays.
-    fn rest(
-        &mut self,
-        reason: Option<PinReason>,
-        before: Option<PinReason>,
-        lease: Lease,
-    ) -> Result<(), End> {
+    fn rest(&mut self, reason: Option<PinReason>, lease: Lease) -> Result<(), End> {
+        self.count_pin(reason);
         match reason {
-            Some(reason) => {
-                if before != Some(reason) {
-                    self.tenancy.worker.metrics.count_pin(reason);
-                }
-                self.kept = Some((reason, lease));
-            }
+            Some(reason) => self.kept = Some((reason, lease)),
             None => lease.give_back(),
         }
         if self.tenancy.worker.is_stopping() && self.tenancy.worker.drain.is_cancelled() {

@@ -55,6 +55,7 @@ fn report(hash: &ConfigHash, generation: u64, servers: Vec<ServerReport>) -> Pro
         credentials: Vec::new(),
         clients: ClientReport::default(),
         totals: Totals::default(),
+        pinned: BTreeMap::new(),
         session_state: Vec::new(),
     }
 }

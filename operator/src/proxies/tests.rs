@@ -42,6 +42,7 @@ fn report(told: &Told) -> ProxyReport {
         credentials: Vec::new(),
         clients: ClientReport::default(),
         totals: Totals::default(),
+        pinned: std::collections::BTreeMap::new(),
         session_state: Vec::new(),
     }
 }

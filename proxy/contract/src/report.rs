@@ -1,5 +1,7 @@
 //! What a proxy says of itself: the config it runs, its servers, its load.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigHash, Generation};
@@ -54,6 +56,9 @@ pub struct ProxyReport {
     pub clients: ClientReport,
     /// Counters since the process started.
     pub totals: Totals,
+    /// Clients that keep their server connection between transactions now, by reason; reasons without any are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pinned: BTreeMap<String, u64>,
     /// What clients do that ties them to one server connection, or relies on one; the most frequent first, at most 256
     /// entries since the process started. In session mode this is what to look at before a pool is taken to transaction
     /// mode.

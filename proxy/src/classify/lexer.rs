@@ -262,6 +262,12 @@ pub fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
+/// An unquoted word as PostgreSQL folds it.
+#[must_use]
+pub fn lower(word: &[u8]) -> String {
+    String::from_utf8_lossy(word).to_ascii_lowercase()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

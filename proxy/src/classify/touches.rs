@@ -5,7 +5,8 @@
 //! about; what is not named has changed nothing, but for what functions do, whose names are given too.
 
 use crate::classify::kinds::Kinds;
-use crate::classify::lexer::{Lexer, Token, unescaped};
+use crate::classify::lexer::{Lexer, Token, lower, unescaped};
+use crate::classify::plain::is_plain;
 
 /// What a text may do to its session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,67 +43,6 @@ impl Touches {
 #[must_use]
 pub fn touches(sql: &[u8]) -> Touches {
     if is_plain(sql) { Touches::default() } else { scan(sql, Where::Statement) }
-}
-
-/// Whether a text shows at once, without being taken apart, that it touches nothing: one statement of the most frequent
-/// kinds without a call.
-fn is_plain(sql: &[u8]) -> bool {
-    const KINDS: [&[u8; 6]; 6] = [b"SELECT", b"UPDATE", b"DELETE", b"INSERT", b"COMMIT", b"BEGIN;"];
-    let Some((first, rest)) = sql.split_first_chunk::<6>() else { return sql.eq_ignore_ascii_case(b"BEGIN") };
-    let rest = rest.strip_suffix(b";").unwrap_or(rest);
-    KINDS.iter().any(|kind| first.eq_ignore_ascii_case(*kind)) && !has_call_or_temp(rest)
-}
-
-/// Whether there is an opening parenthesis, a semicolon, or `mp` as in TEMP (SELECT INTO may create a temporary table).
-/// It looks at every simple query, so sixteen bytes are compared without a branch.
-fn has_call_or_temp(text: &[u8]) -> bool {
-    const STEP: usize = 16;
-    let is_in = |bytes: &[u8; STEP + 1]| {
-        let pairs = bytes.iter().zip(bytes.iter().skip(1));
-        let found = pairs.fold(0, |found, (&byte, &next)| {
-            let is_mp = u8::from(byte | 0x20 == b'm') & u8::from(next | 0x20 == b'p');
-            found | u8::from(byte == b'(') | u8::from(byte == b';') | is_mp
-        });
-        found != 0
-    };
-    let mut rest = text;
-    while let Some(bytes) = rest.first_chunk::<{ STEP + 1 }>() {
-        if is_in(bytes) {
-            return true;
-        }
-        rest = rest.get(STEP..).unwrap_or_default();
-    }
-    let mut last = [0; STEP + 1];
-    last.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
-    is_in(&last)
-}
-
-/// The databases that a text names where it drops, renames or copies one.
-#[must_use]
-pub fn databases(sql: &[u8]) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut is_next = false;
-    for token in Lexer::new(sql, false) {
-        let name = match token {
-            Token::Symbol(b'=') => continue,
-            Token::Word(word)
-                if ["DATABASE", "TEMPLATE"].iter().any(|w| word.eq_ignore_ascii_case(w.as_bytes())) =>
-            {
-                is_next = true;
-                continue;
-            }
-            Token::Word(word) if ["IF", "EXISTS"].iter().any(|w| word.eq_ignore_ascii_case(w.as_bytes())) => {
-                continue;
-            }
-            Token::Word(word) => lower(word),
-            Token::Quoted(name) => String::from_utf8_lossy(name).replace("\"\"", "\""),
-            _ => continue,
-        };
-        if std::mem::take(&mut is_next) {
-            found.push(name);
-        }
-    }
-    found
 }
 
 /// What the body of a function may do to the session that calls it.
@@ -407,10 +347,6 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn lower(word: &[u8]) -> String {
-    String::from_utf8_lossy(word).to_ascii_lowercase()
-}
-
 /// Whether a text that a body may run could change a setting: it begins with SET, or calls `set_config`.
 fn may_set(text: &[u8]) -> bool {
     let mut tokens = Lexer::new(text, false);
@@ -491,33 +427,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_is_so_when_it_is_taken_apart() {
-        for (sql, plain) in [
-            ("SELECT abalance FROM pgbench_accounts WHERE aid = 1;", true),
-            ("begin", true),
-            ("select m, p from t where b = 'm p'", true),
-            ("select 1 from a where temperature = 1", false),
-            ("select 12 into teMp t", false),
-            ("select 123 into temp t", false),
-            ("select 1234 into temP t", false),
-            ("select 12345 into temp t", false),
-            ("select 123456 into temp t", false),
-            ("select 1234567 into TEMP t", false),
-            ("select 12345678 into temp t", false),
-            ("SELECT 1 INTO TEMP t", false),
-            ("SELECT f(1)", false),
-            ("SELECT 1; SET x = 1", false),
-            ("SET x = 1", false),
-            ("", false),
-        ] {
-            assert_eq!(is_plain(sql.as_bytes()), plain, "{sql}");
-            if plain {
-                assert!(scan(sql.as_bytes(), Where::Statement).is_nothing(), "{sql}");
-            }
-        }
-    }
-
-    #[test]
     fn state_that_outlives_the_transaction_is_named() {
         for (sql, kinds) in [
             ("SET x = 1", Kinds::SETTING),
@@ -551,13 +460,6 @@ mod tests {
             let begins = touches(sql.as_bytes()).begins.without(Kinds::CREATE).without(Kinds::FUNCTIONS);
             assert_eq!(begins, kinds, "{sql}");
         }
-    }
-
-    #[test]
-    fn databases_that_must_be_without_connections_are_named() {
-        assert_eq!(databases(b"DROP DATABASE IF EXISTS \"My \"\"db\" WITH (FORCE)"), ["My \"db"]);
-        assert_eq!(databases(b"create database a owner b template = C"), ["a", "c"]);
-        assert_eq!(databases(b"ALTER DATABASE x RENAME TO y; DROP DATABASE z"), ["x", "z"]);
     }
 
     #[test]

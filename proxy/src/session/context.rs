@@ -13,7 +13,7 @@ use crate::auth::users::Credentials;
 use crate::cancel::{CancelRegistry, CancelVerdict};
 use crate::error::ErrorKind;
 use crate::fleet::Fleet;
-use crate::metrics::WorkerMetrics;
+use crate::metrics::{Counter, WorkerMetrics};
 use crate::peers::Peers;
 use crate::roles::Roles;
 use crate::route::Access;
@@ -121,11 +121,14 @@ impl WorkerMetrics {
         }
     }
 
-    /// Counts a session that begins to keep its connection.
-    pub fn count_pin(&self, reason: PinReason) {
-        let index = PinReason::ALL.iter().position(|known| *known == reason);
-        if let Some(counter) = index.and_then(|index| self.pins.get(index)) {
-            counter.add_one();
+    /// Counts a session that keeps its connection for another reason than before, if for any.
+    pub fn count_pin(&self, before: Option<PinReason>, now: Option<PinReason>) {
+        let index = |reason| PinReason::ALL.iter().position(|known| Some(*known) == reason);
+        if let Some(counter) = index(before).and_then(|index| self.pinned.get(index)) {
+            counter.take_one();
+        }
+        if let Some(index) = index(now) {
+            self.pinned.get(index).into_iter().chain(self.pins.get(index)).for_each(Counter::add_one);
         }
     }
 }

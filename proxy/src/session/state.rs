@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use crate::audit::Audit;
 use crate::classify::bodies::{Bodies, Weighed};
+use crate::classify::databases::databases;
 use crate::classify::kinds::Kinds;
 use crate::classify::tags::TagEffect;
-use crate::classify::touches::{Touches, databases};
+use crate::classify::touches::Touches;
 use crate::server::question::Question;
 use crate::server::settings::{APPLICATION_NAME, SESSION_AUTHORIZATION, Settings, SettingsRegistry};
 use crate::transaction::PinReason;

@@ -31,6 +31,7 @@ fn state_that_cannot_move_pins_until_discard_all() {
             assert_eq!(client.backend(), backend, "{sql}");
         }
         assert_eq!(proxy.metric(&metric), before + 1, "{sql}");
+        assert_eq!(proxy.report().pinned.get(reason), Some(&1), "{sql}");
         client.run("DISCARD ALL");
         // Then it may be given to anyone: a client in a transaction on one leaves the other one to it.
         client.run("BEGIN");
