@@ -36,6 +36,7 @@ pub mod forward;
 pub mod greeting;
 pub mod outdated;
 pub mod prepared;
+pub mod refusal;
 pub mod relay;
 pub mod request;
 pub mod signals;

@@ -71,6 +71,13 @@ impl Settings {
         &self.values
     }
 
+    /// Whether a time-out of statements is set here that `to` does not have.
+    #[must_use]
+    pub fn has_other_timeout(&self, to: &Self) -> bool {
+        let timeout = self.value("statement_timeout");
+        timeout.is_some() && timeout != to.value("statement_timeout")
+    }
+
     /// The statements that turn a connection that has the settings `self` into one that has `to`; empty when it is
     /// one already. `RESET` goes back to what the connection was opened with. Nothing is set as another role than the
     /// one that logged in, which may set what others may not.
@@ -111,6 +118,9 @@ pub fn or_exit(change: &str) -> String {
     let exit = |value: &str| format!("SELECT pg_catalog.set_config('exit_on_error','{value}',false)");
     format!("{};{change}{}", exit("on"), exit("off"))
 }
+
+/// Lifts the time-out of statements.
+pub const LIFT_TIMEOUT: &str = "SET statement_timeout=0";
 
 impl SettingsRegistry {
     /// The settings that a startup packet asks for, `options` taken apart.

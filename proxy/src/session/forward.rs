@@ -4,13 +4,14 @@
 
 use std::sync::Arc;
 
-use crate::classify::touches::{Touches, touches};
+use crate::classify::touches::touches;
 use crate::error::{ClientError, ErrorKind};
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Standing, Statement, Statements, server_name};
-use crate::server::replies::{Owed, Rejection, UnnamedBefore};
-use crate::server::settings::or_exit;
+use crate::server::replies::{Owed, UnnamedBefore};
+use crate::server::settings::{LIFT_TIMEOUT, or_exit};
 use crate::session::client::Client;
+use crate::session::refusal::{Limits, REFUSED_BY_ANY_SERVER, refuse_parse, reject_pin, rejection};
 use crate::session::request::{RequestFault, client_header, is_streamed};
 use crate::transaction::TransactionStatus;
 use crate::wire::codec::{put_cstr, split_cstr};
@@ -21,23 +22,6 @@ use crate::wire::frontend::{
     put_query, target,
 };
 use crate::wire::sqlstate;
-
-/// A query that every server refuses, with an error of syntax, in any state.
-const REFUSED_BY_ANY_SERVER: &str = "refused by the pool";
-
-/// The name of a statement that no server has.
-const NO_STATEMENT: &[u8] = b"__pgrouting_none";
-
-/// What clients may ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// The largest message, in bytes.
-    pub message_bytes_max: usize,
-    /// The texts of all prepared statements of the process, in bytes.
-    pub prepared_bytes_max: usize,
-    /// Whether statements are refused that would keep their client on its connection.
-    pub rejects_pins: bool,
-}
 
 /// Bytes on their way to the server beyond which the client is not read further.
 const BACKLOG_MAX: usize = 256 * 1024;
@@ -160,6 +144,11 @@ fn give_settings(client: &Client, server: &mut ServerConnection) {
     }
     let sql = server.settings.change_to(settings);
     if !sql.is_empty() {
+        if server.settings.has_other_timeout(settings) {
+            // The time-out of another client must not end what follows; it is in force from a message's start.
+            put_query(server.outbox.bytes(), LIFT_TIMEOUT);
+            server.replies.push(Owed::HiddenQuery);
+        }
         put_query(server.outbox.bytes(), &or_exit(&sql));
         server.replies.push(Owed::HiddenQuery);
         // A simple query ends the unnamed statement.
@@ -289,32 +278,6 @@ fn note_query(
     client.state.note(&touches, sql);
     // DISCARD and DEALLOCATE among others.
     Ok(!touches.ends.is_empty())
-}
-
-/// Why a statement is not taken that would keep its client on its connection, where the pool does not want that.
-fn reject_pin(client: &Client, limits: Limits, touches: &Touches) -> Option<ClientError> {
-    if !limits.rejects_pins || !client.state.is_tracked {
-        return None;
-    }
-    let what = client.state.would_pin(touches)?;
-    let error = ClientError::error(
-        ErrorKind::Policy,
-        sqlstate::FEATURE_NOT_SUPPORTED,
-        format!("this pool does not keep {what} from one transaction to the next"),
-    );
-    Some(error.with_hint("Use a pool with pooling.mode Session, or pooling.pinPolicy Pin."))
-}
-
-fn rejection(error: &ClientError, is_query: bool) -> Owed {
-    let mut message = Vec::new();
-    error.put(&mut message);
-    Owed::Rejected(Box::new(Rejection { error: message, is_query }))
-}
-
-/// Lets the server refuse a Parse in its turn.
-fn refuse_parse(server: &mut ServerConnection, error: &ClientError) {
-    put_describe_statement(server.outbox.bytes(), NO_STATEMENT);
-    server.replies.push(rejection(error, false));
 }
 
 fn pass(server: &mut ServerConnection, message: &[u8], owed: Option<Owed>) {

@@ -15,7 +15,7 @@ use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::Identity;
 use crate::server::settings::Settings;
 use crate::session::context::{Context, Worker};
-use crate::session::forward::Limits;
+use crate::session::refusal::Limits;
 use crate::wire::backend::error_field;
 use crate::wire::sqlstate;
 

@@ -270,3 +270,17 @@ fn a_request_never_runs_under_settings_that_could_not_be_given() {
     assert_eq!(a.ended_with(), "22023");
     assert_eq!(b.column("SELECT who FROM ran"), ["b"]);
 }
+
+#[test]
+fn a_time_out_of_one_client_never_ends_what_another_one_runs() {
+    let database = Database::create();
+    let proxy = Proxy::start(pool_of(1));
+    let [mut hasty, mut slow] = [(); 2].map(|()| proxy.client(&database));
+    hasty.run("SET statement_timeout = '20ms'");
+    for _ in 0..5 {
+        assert_eq!(hasty.try_query("SELECT pg_sleep(60)").sqlstate().as_deref(), Some("57014"));
+        slow.run("SET work_mem = '7MB'; SELECT pg_sleep(0.05)");
+        assert_eq!(slow.column("SHOW statement_timeout"), ["0"]);
+        assert_eq!(hasty.column("SHOW statement_timeout"), ["20ms"]);
+    }
+}
