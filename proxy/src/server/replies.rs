@@ -293,11 +293,11 @@ impl Replies {
         (skipped, if sync.is_some() { SkipsUntil::QueuedSync } else { SkipsUntil::NextSync })
     }
 
-    /// A COPY IN begins: inside an Execute the server ignores the Syncs that directly follow, so that no answer comes.
+    /// A COPY IN begins: in it the server ignores the Syncs that directly follow, so that no answer comes.
     /// Tells whether the client is still to end its data.
     #[must_use]
     pub fn begin_copy(&mut self) -> bool {
-        if matches!(self.owed.front(), Some(Owed::Execute)) {
+        if matches!(self.owed.front(), Some(Owed::Execute | Owed::Query(_))) {
             while matches!(self.owed.get(1), Some(Owed::Sync)) {
                 self.owed.remove(1);
                 self.ends -= 1;

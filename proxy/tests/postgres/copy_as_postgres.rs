@@ -147,6 +147,8 @@ fn copy_data_is_never_held_back() {
         Script::new("behind a definition")
             .ask([parse("a", "SELECT 1"), query(COPY_IN), rows.clone()].concat())
             .synced(run("a")),
+        Script::new("with syncs inside, in one write")
+            .count(7, [query(COPY_IN), sync(), sync(), rows.clone(), query(COUNT)].concat()),
         Script::new("behind a definition, with syncs inside")
             .until('G', [parse("a", "SELECT 1"), query(COPY_IN)].concat())
             .ask([sync(), rows].concat())
