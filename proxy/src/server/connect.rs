@@ -322,7 +322,9 @@ impl ServerConnection {
                     self.inbox.advance(total);
                     return error.map_or(Ok(rows), |error| Err(ConnectError::Refused(error)));
                 }
-                Some(&backend::NOTIFICATION_RESPONSE) => aside.extend_from_slice(message),
+                Some(&(backend::NOTIFICATION_RESPONSE | backend::NOTICE_RESPONSE)) => {
+                    aside.extend_from_slice(message);
+                }
                 _ => {}
             }
             self.inbox.advance(total);

@@ -21,7 +21,7 @@ pub enum SettingsFault {
     #[error("startup option {0:?} is not supported: use -c name=value")]
     Switch(String),
     /// Something that a pooled connection cannot be.
-    #[error("replication connections are not supported")]
+    #[error("replication connections are served in session mode only")]
     Replication,
 }
 
@@ -41,6 +41,9 @@ struct Known {
 
 /// The setting that says what a client is, and is told at the login.
 pub const APPLICATION_NAME: &str = "application_name";
+
+/// The startup parameter that asks for a connection for replication.
+pub const REPLICATION: &str = "replication";
 
 /// The setting that SET ROLE changes.
 pub const ROLE: &str = "role";
@@ -123,11 +126,16 @@ pub fn or_exit(change: &str) -> String {
 pub const LIFT_TIMEOUT: &str = "SET statement_timeout=0";
 
 impl SettingsRegistry {
-    /// The settings that a startup packet asks for, `options` taken apart.
+    /// The settings that a startup packet asks for, `options` taken apart. Where a connection serves one client only
+    /// (`is_exclusive`), it may be one for replication.
     ///
     /// # Errors
     /// When it asks for something that is not a setting.
-    pub fn from_startup(&self, parameters: &[(String, String)]) -> Result<Arc<Settings>, SettingsFault> {
+    pub fn from_startup(
+        &self,
+        parameters: &[(String, String)],
+        is_exclusive: bool,
+    ) -> Result<Arc<Settings>, SettingsFault> {
         let mut values = BTreeMap::new();
         // As in PostgreSQL, the parameters are applied after the options and so win.
         for (_, options) in parameters.iter().filter(|(name, _)| name == "options") {
@@ -136,9 +144,9 @@ impl SettingsRegistry {
         for (name, value) in parameters {
             match name.to_ascii_lowercase().as_str() {
                 "options" => {}
-                "replication"
+                REPLICATION
                     if matches!(value.to_ascii_lowercase().as_str(), "false" | "off" | "no" | "0") => {}
-                "replication" => return Err(SettingsFault::Replication),
+                REPLICATION if !is_exclusive => return Err(SettingsFault::Replication),
                 lower => {
                     values.insert(lower.to_owned(), value.clone());
                 }
@@ -235,7 +243,7 @@ mod tests {
 
     fn settings(registry: &SettingsRegistry, pairs: &[(&str, &str)]) -> Arc<Settings> {
         let pairs: Vec<_> = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        registry.from_startup(&pairs).unwrap()
+        registry.from_startup(&pairs, false).unwrap()
     }
 
     #[test]
@@ -276,7 +284,7 @@ mod tests {
     fn what_is_no_setting_is_refused() {
         let registry = SettingsRegistry::default();
         let refused = |name: &str, value: &str| {
-            registry.from_startup(&[(name.to_owned(), value.to_owned())]).unwrap_err()
+            registry.from_startup(&[(name.to_owned(), value.to_owned())], false).unwrap_err()
         };
         assert_eq!(refused("options", "-d 5"), SettingsFault::Switch("-d".to_owned()));
         assert_eq!(refused("options", "-c geqo"), SettingsFault::Switch("geqo".to_owned()));

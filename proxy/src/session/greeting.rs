@@ -70,28 +70,29 @@ fn as_application_name(name: &str) -> Vec<u8> {
 }
 
 /// A connection that has the settings of the startup packet.
-async fn lease_with_settings(client: &Client, tenancy: &mut Tenancy) -> Result<Lease, End> {
-    let settings = &client.state.settings;
-    let leased = match tenancy.lease_at_once(settings) {
+async fn lease_with_settings(client: &mut Client, tenancy: &mut Tenancy) -> Result<Lease, End> {
+    let settings = Arc::clone(&client.state.settings);
+    let leased = match tenancy.lease_at_once(&settings) {
         Ok(lease) => Ok(lease),
-        Err(asked) => tenancy.lease_in_time(settings, asked).await,
+        Err(asked) => tenancy.lease_in_time(&settings, asked).await,
     };
     let mut lease = match leased {
         Ok(lease) => lease,
         Err(Refusal::Proxy(error)) => return Err(End::Told(error.into_fatal())),
         Err(Refusal::Server(message)) => return Err(End::Refused(message)),
     };
-    let change = lease.settings.change_to(settings);
+    let change = lease.settings.change_to(&settings);
     if !change.is_empty() {
-        match lease.run(&change).await {
-            Ok(_) => lease.settings = Arc::clone(settings),
+        // What the server has to say about them is the client's.
+        match lease.run_beside(&change, client.outbox.bytes()).await {
+            Ok(_) => lease.settings = settings,
             Err(error) => return Err(refused(lease, error)),
         }
     }
     Ok(lease)
 }
 
-async fn ask_for_greeting(client: &Client, tenancy: &mut Tenancy) -> Result<Greeting, End> {
+async fn ask_for_greeting(client: &mut Client, tenancy: &mut Tenancy) -> Result<Greeting, End> {
     let mut lease = lease_with_settings(client, tenancy).await?;
     let startup = client.state.startup.values();
     let mut settings = BTreeMap::new();

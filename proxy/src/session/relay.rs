@@ -12,10 +12,10 @@ use crate::session::client::Client;
 use crate::session::outdated;
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{
-    self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_IN_RESPONSE,
-    DATA_ROW, EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE, NOTIFICATION_RESPONSE,
-    PARAMETER_STATUS, PARSE_COMPLETE, PARSE_COMPLETE_MESSAGE, PORTAL_SUSPENDED, READY_FOR_QUERY,
-    ROW_DESCRIPTION,
+    self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_BOTH_RESPONSE,
+    COPY_IN_RESPONSE, DATA_ROW, EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE,
+    NOTIFICATION_RESPONSE, PARAMETER_STATUS, PARSE_COMPLETE, PARSE_COMPLETE_MESSAGE, PORTAL_SUSPENDED,
+    READY_FOR_QUERY, ROW_DESCRIPTION,
 };
 use crate::wire::frame::{HEADER_LEN, Header, header};
 
@@ -203,7 +203,7 @@ fn take(
                 server.replies.pop();
             }
         }
-        COPY_IN_RESPONSE => {
+        COPY_IN_RESPONSE | COPY_BOTH_RESPONSE => {
             server.is_copying_in = server.replies.begin_copy();
         }
         PARAMETER_STATUS => note_parameter(server),

@@ -16,6 +16,7 @@ use crate::cancel::CancelHandle;
 use crate::error::{ClientError, ErrorKind};
 use crate::route::Access;
 use crate::server::connect::ConnectError;
+use crate::server::settings::REPLICATION;
 use crate::session::cancel::cancel;
 use crate::session::client::Client;
 use crate::session::context::{Context, CountedClient, Worker};
@@ -63,32 +64,42 @@ pub async fn enter(
         entered = timeout(limit, entrance.enter(&context, &worker, config)) => entered,
         () = worker.kill.cancelled() => return None,
     };
+    let is_exclusive = config.pooling.mode == PoolMode::Session;
     let told = match entered {
-        Ok(Ok((startup, counted))) => match context.settings.from_startup(&startup.parameters) {
-            Ok(settings) => {
-                let is_exclusive = config.pooling.mode == PoolMode::Session;
-                let opened_with = if is_exclusive {
-                    context.settings.without_application_name(&settings)
-                } else {
-                    context.settings.none()
-                };
-                let identity =
-                    context.identities.intern(&startup.user, &startup.database, &opened_with, is_exclusive);
-                let tracking =
-                    context.databases.tracking(&startup.database, &context.settings, &context.audit);
-                let state = State::new(tracking, settings, !is_exclusive);
-                let mut client = Client::new(entrance.stream, Inbox::with(entrance.inbox.to_vec()), state);
-                *client.outbox.bytes() = entrance.out;
-                let cancel = context.cancels.register(startup.secret_len());
-                let tenancy = Tenancy::new(context, worker, identity, access);
-                return Some(Newcomer { client, tenancy, cancel, counted });
+        Ok(Ok((startup, counted))) => {
+            match context.settings.from_startup(&startup.parameters, is_exclusive) {
+                Ok(settings) => {
+                    let opened_with = if !is_exclusive {
+                        context.settings.none()
+                    } else if settings.value(REPLICATION).is_some() {
+                        // It may not take any SQL later.
+                        Arc::clone(&settings)
+                    } else {
+                        context.settings.without_application_name(&settings)
+                    };
+                    let identity = context.identities.intern(
+                        &startup.user,
+                        &startup.database,
+                        &opened_with,
+                        is_exclusive,
+                    );
+                    let tracking =
+                        context.databases.tracking(&startup.database, &context.settings, &context.audit);
+                    let state = State::new(tracking, settings, !is_exclusive);
+                    let mut client =
+                        Client::new(entrance.stream, Inbox::with(entrance.inbox.to_vec()), state);
+                    *client.outbox.bytes() = entrance.out;
+                    let cancel = context.cancels.register(startup.secret_len());
+                    let tenancy = Tenancy::new(context, worker, identity, access);
+                    return Some(Newcomer { client, tenancy, cancel, counted });
+                }
+                Err(fault) => Some(ClientError::fatal(
+                    ErrorKind::Client,
+                    sqlstate::FEATURE_NOT_SUPPORTED,
+                    fault.to_string(),
+                )),
             }
-            Err(fault) => Some(ClientError::fatal(
-                ErrorKind::Client,
-                sqlstate::FEATURE_NOT_SUPPORTED,
-                fault.to_string(),
-            )),
-        },
+        }
         Ok(Err(turned)) => turned,
         Err(_) => {
             // PostgreSQL too closes without a word.

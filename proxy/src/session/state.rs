@@ -16,7 +16,9 @@ use crate::classify::kinds::Kinds;
 use crate::classify::tags::TagEffect;
 use crate::classify::touches::Touches;
 use crate::server::question::Question;
-use crate::server::settings::{APPLICATION_NAME, SESSION_AUTHORIZATION, Settings, SettingsRegistry};
+use crate::server::settings::{
+    APPLICATION_NAME, REPLICATION, SESSION_AUTHORIZATION, Settings, SettingsRegistry,
+};
 use crate::transaction::PinReason;
 
 /// Settings with a dot in their names that are asked about; a session with more is tied to its connection.
@@ -325,8 +327,9 @@ impl State {
 
     /// Whether the connection cannot be cleaned for another client by `DISCARD ALL`.
     #[must_use]
-    pub const fn is_spoilt(&self) -> bool {
-        self.pins.has(Kinds::LOAD) || self.pins.has(Kinds::OPAQUE)
+    pub fn is_spoilt(&self) -> bool {
+        let is_for_replication = self.startup.value(REPLICATION).is_some();
+        self.pins.has(Kinds::LOAD) || self.pins.has(Kinds::OPAQUE) || is_for_replication
     }
 }
 
@@ -339,7 +342,7 @@ mod tests {
     fn state(startup: &[(&str, &str)]) -> State {
         let registry = Arc::new(SettingsRegistry::default());
         let pairs: Vec<_> = startup.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let startup = registry.from_startup(&pairs).unwrap();
+        let startup = registry.from_startup(&pairs, false).unwrap();
         State::new(Databases::default().tracking("d", &registry, &Arc::default()), startup, true)
     }
 

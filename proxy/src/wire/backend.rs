@@ -17,6 +17,8 @@ pub const BIND_COMPLETE: u8 = b'2';
 pub const CLOSE_COMPLETE: u8 = b'3';
 /// `CommandComplete`
 pub const COMMAND_COMPLETE: u8 = b'C';
+/// `CopyBothResponse`
+pub const COPY_BOTH_RESPONSE: u8 = b'W';
 /// `CopyInResponse`
 pub const COPY_IN_RESPONSE: u8 = b'G';
 /// `DataRow`

@@ -1,8 +1,11 @@
 //! In session mode a client has its connection for itself, as if there were no proxy.
 
-use super::support::message::{bind, execute, parse, sync};
-use super::support::proxy::{Proxy, session_pool_of};
-use super::support::server::Database;
+use pgrouting_contract::config::{AuthConfig, PoolMode};
+
+use super::support::client::Login;
+use super::support::message::{bind, copy_done, execute, parse, query, sync};
+use super::support::proxy::{Proxy, session_pool_of, user};
+use super::support::server::{Database, password_of};
 
 #[test]
 fn the_client_is_told_its_servers_process_id() {
@@ -11,7 +14,7 @@ fn the_client_is_told_its_servers_process_id() {
     let mut client = proxy.client(&database);
     assert_eq!(client.backend(), client.key.process_id.to_string());
     // The key cancels through the proxy.
-    client.send(&super::support::message::query("SELECT pg_sleep(60)"));
+    client.send(&query("SELECT pg_sleep(60)"));
     database.await_sleeping("1");
     client.cancel();
     assert_eq!(client.ready().sqlstate().as_deref(), Some("57014"));
@@ -71,4 +74,46 @@ fn what_would_pin_in_transaction_mode_is_listed_in_the_report() {
         ]
     );
     assert!(seen.iter().all(|entry| entry.application_name == "billing"));
+}
+
+#[test]
+fn a_connection_for_replication_is_passed_through() {
+    let database = Database::create();
+    let mut admin = database.admin();
+    let secret = password_of("replicator");
+    admin.run(&format!("CREATE ROLE replicator LOGIN REPLICATION PASSWORD '{secret}'"));
+    let mut config = session_pool_of(2);
+    if let AuthConfig::UserList { users } = &mut config.auth {
+        users.push(user("replicator", &secret));
+    }
+    let proxy = Proxy::start(config.clone());
+    let login = |port| {
+        Login::new(port, "replicator", &database.name)
+            .with("replication", "true")
+            .with("application_name", "copy")
+    };
+    let mut client = login(proxy.port).connect();
+    let start = client.run("IDENTIFY_SYSTEM").rows().remove(0).remove(2).unwrap();
+    client.send(&query(&format!("START_REPLICATION PHYSICAL {start}")));
+    client.until('W');
+    assert_eq!(
+        admin.column("SELECT count(*) FROM pg_stat_replication WHERE application_name = 'copy'"),
+        ["1"]
+    );
+    admin.run("CREATE TABLE written AS SELECT 1");
+    client.until('d');
+    client.send(&copy_done());
+    client.ready();
+    client.leave();
+    // In transaction mode it is refused.
+    config.pooling.mode = PoolMode::Transaction;
+    let listen = super::support::proxy::local(super::support::free_port());
+    config.process.listen.clone_from(&listen);
+    let [admin_listen, probe_listen] =
+        [(); 2].map(|()| super::support::proxy::local(super::support::free_port()));
+    config.process.admin_listen = admin_listen;
+    config.process.probe_listen = probe_listen;
+    let pooled = Proxy::start(config);
+    assert_eq!(login(pooled.port).refused(), "0A000");
+    admin.run("DROP ROLE replicator");
 }
