@@ -28,6 +28,7 @@ mod pooling;
 mod prepared;
 mod protocol;
 mod random_as_postgres;
+mod random_cancels;
 mod session_mode;
 mod settings;
 mod simple_as_postgres;

@@ -11,6 +11,7 @@ pub mod http;
 mod keeper;
 pub mod message;
 pub mod proxy;
+pub mod random;
 pub mod same;
 pub mod server;
 
