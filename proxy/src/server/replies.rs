@@ -174,6 +174,8 @@ pub struct Replies {
     ends: usize,
     /// How many of them we answer ourselves.
     locals: usize,
+    /// One of them may end state of the session: what comes after it waits.
+    is_ending: bool,
 }
 
 impl Replies {
@@ -198,7 +200,12 @@ impl Replies {
     /// Whether a request that changes names has ended and is not answered: what its names stand for is not known yet.
     #[must_use]
     pub const fn is_defining(&self) -> bool {
-        self.definitions > 0 && self.ends > 0
+        (self.definitions > 0 || self.is_ending) && self.ends > 0
+    }
+
+    /// Lets what comes after this request wait: it may end state of the session.
+    pub const fn end_state(&mut self) {
+        self.is_ending = true;
     }
 
     /// Whether a request has ended and is not answered: whether the transaction failed is not known yet.
@@ -249,6 +256,7 @@ impl Replies {
         while matches!(self.owed.front(), Some(Owed::CopyEnd)) {
             self.owed.pop_front();
         }
+        self.is_ending &= !self.owed.is_empty();
         Some(owed)
     }
 

@@ -231,6 +231,7 @@ fn take_plain(
             server.is_unsynced = false;
         }
         FUNCTION_CALL => {
+            client.state.note_unread();
             pass(server, message, Some(Owed::FunctionCall));
             server.is_unsynced = false;
         }
@@ -359,6 +360,9 @@ fn take_bind(
         && let Some(touches) = &statement.touches
     {
         client.state.note(touches, statement.text());
+        if !touches.ends.is_empty() {
+            server.replies.end_state();
+        }
     }
     match found {
         Some(statement) if !name.is_empty() => {

@@ -207,11 +207,9 @@ impl State {
             }
             TagEffect::Ends(kinds) => self.end(kinds),
             TagEffect::DiscardsAll => {
+                // What later requests may change has been noted already, and is asked about.
                 self.settings = Arc::clone(&self.startup);
-                self.changed = Kinds::NONE;
-                self.mentioned = Kinds::NONE;
                 self.pins = self.pins.among(Kinds::LOAD);
-                self.dotted.clear();
             }
             TagEffect::None | TagEffect::DeallocatesAll => {}
         }

@@ -4,7 +4,7 @@
 use pgrouting_contract::config::AuthConfig;
 
 use super::support::client::{Client, Login};
-use super::support::message::{bind, close, execute, parse, query, sync};
+use super::support::message::{bind, close, execute, function_call, parse, query, sync};
 use super::support::proxy::{Proxy, pool_of, session_pool_of, user};
 use super::support::server::{Database, password_of};
 
@@ -312,4 +312,46 @@ fn questions_and_settings_of_ours_do_not_end_the_unnamed_statement() {
         );
         b.ask(&[bind("", "n", &[]), execute("", 0), sync()].concat());
     }
+}
+
+#[test]
+fn what_follows_a_discard_in_the_same_write_is_not_forgotten() {
+    let database = database();
+    let proxy = Proxy::start(pool_of(1));
+    let discard = |is_extended| {
+        if is_extended {
+            [parse("d", "DISCARD ALL"), bind("", "d", &[]), execute("", 0), sync()].concat()
+        } else {
+            query("DISCARD ALL")
+        }
+    };
+    for is_extended in [false, true] {
+        for sql in ["SELECT set_config('geqo', 'off', false)", "SET geqo = off"] {
+            let [mut a, mut b] = [(); 2].map(|()| proxy.client(&database));
+            a.send(&[discard(is_extended), query(sql)].concat());
+            a.ready_times(2);
+            assert_eq!(b.column("SHOW geqo"), ["on"], "{sql}");
+            assert_eq!(a.column("SHOW geqo"), ["off"], "{sql}");
+        }
+        let mut a = proxy.client(&database);
+        a.send(&[discard(is_extended), query("SELECT pg_advisory_lock(7)")].concat());
+        a.ready_times(2);
+        a.leave();
+        let mut b = proxy.client(&database);
+        assert_eq!(b.column("SELECT pg_try_advisory_lock(7)"), ["t"]);
+    }
+}
+
+#[test]
+fn function_calls_are_watched_too() {
+    let database = database();
+    let mut admin = database.admin();
+    let oid = admin.column("SELECT 'pg_advisory_lock(bigint)'::regprocedure::oid::int").remove(0);
+    let proxy = Proxy::start(pool_of(1));
+    let mut a = proxy.client(&database);
+    a.ask(&function_call(oid.parse().unwrap(), &[&7_i64.to_be_bytes()]));
+    a.run("SELECT 1");
+    assert_eq!(proxy.metric("pgrouting_proxy_pinned_clients{reason=\"advisory_lock\"}"), 1);
+    a.leave();
+    assert_eq!(proxy.client(&database).column("SELECT pg_try_advisory_lock(7)"), ["t"]);
 }
