@@ -135,6 +135,15 @@ impl ServerConnection {
         silence.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
+    /// The major version of the server; 0 where it did not say.
+    #[must_use]
+    pub fn major_version(&self) -> u32 {
+        let version =
+            self.parameters.iter().find(|(name, _)| *name == b"server_version").map(|(_, value)| value);
+        let digits = version.unwrap_or_default().iter().take_while(|byte| byte.is_ascii_digit());
+        digits.fold(0, |number: u32, digit| number.saturating_mul(10).saturating_add(u32::from(digit - b'0')))
+    }
+
     /// Another task has it from now on.
     pub const fn change_owner(&mut self) {
         self.inbox.change_reader();

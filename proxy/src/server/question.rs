@@ -63,9 +63,10 @@ impl Question {
         }
     }
 
-    /// The statement. `dotted` are the settings with a dot in their names, which are listed nowhere.
+    /// The statement for a server of this major version. `dotted` are the settings with a dot in their names, which are
+    /// listed nowhere.
     #[must_use]
-    pub fn sql<'a>(&self, dotted: impl Iterator<Item = &'a str>) -> String {
+    pub fn sql<'a>(&self, dotted: impl Iterator<Item = &'a str>, major_version: u32) -> String {
         let mut sql = String::from(
             "SELECT NULL::pg_catalog.text,NULL::pg_catalog.text,NULL::pg_catalog.text WHERE false",
         );
@@ -84,11 +85,17 @@ impl Question {
             let _ = write!(sql, " UNION ALL SELECT '{letter}','','' WHERE {condition}");
         }
         if !self.functions.is_empty() {
+            // Functions with a body in standard SQL came with version 14.
+            let body = if major_version >= 14 {
+                "COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid),p.prosrc)"
+            } else {
+                "p.prosrc"
+            };
             let names: Vec<_> = self.functions.iter().map(|name| quoted_text(name)).collect();
             let _ = write!(
                 sql,
                 " UNION ALL SELECT 'f',p.proname,CASE WHEN l.lanname IN ('sql','plpgsql') THEN pg_catalog.left(\
-                 COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid),p.prosrc),{BODY_MAX}) ELSE 'EXECUTE' END FROM \
+                 {body},{BODY_MAX}) ELSE 'EXECUTE' END FROM \
                  pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid OPERATOR(pg_catalog.=) p.prolang WHERE \
                  l.lanname NOT IN ('internal','c') AND p.proname IN ({})",
                 names.join(",")
@@ -152,7 +159,10 @@ mod tests {
 
     #[test]
     fn only_what_is_of_interest_is_asked() {
-        let sql = Question::new(Kinds::LOCK, Vec::new()).sql(std::iter::empty());
+        let sql = Question::new(Kinds::LOCK, Vec::new()).sql(std::iter::empty(), 15);
+        let functions = Question::new(Kinds::NONE, vec!["f".into()]);
+        assert!(functions.sql(std::iter::empty(), 14).contains("sqlbody"));
+        assert!(!functions.sql(std::iter::empty(), 13).contains("sqlbody"));
         assert!(sql.contains("pg_locks") && !sql.contains("pg_settings") && !sql.contains("pg_proc"));
     }
 }

@@ -99,7 +99,7 @@ async fn ask_for_greeting(client: &mut Client, tenancy: &mut Tenancy) -> Result<
     if startup.keys().any(|name| name != APPLICATION_NAME) {
         // As the server spells them, so that they are recognized when it is asked later.
         let dotted = startup.keys().map(String::as_str).filter(|name| name.contains('.'));
-        let sql = Question::new(Kinds::SETTING, Vec::new()).sql(dotted);
+        let sql = Question::new(Kinds::SETTING, Vec::new()).sql(dotted, lease.major_version());
         let rows = match lease.run(&sql).await {
             Ok(rows) => rows,
             Err(error) => return Err(refused(lease, error)),

@@ -233,8 +233,15 @@ impl State {
         self.settings.value("search_path").is_some_and(|path| path.contains("pg_temp"))
     }
 
-    /// What the server has to be asked now that the transaction is over, with the text of the question.
-    pub fn question(&mut self) -> Option<(Question, String)> {
+    /// Whether the transaction may have changed anything.
+    pub const fn has_question(&mut self) -> bool {
+        self.mentioned = Kinds::NONE;
+        !self.changed.is_empty() && !self.is_unanswered
+    }
+
+    /// What the server, of this major version, has to be asked now that the transaction is over, with the text of the
+    /// question.
+    pub fn question(&mut self, major_version: u32) -> Option<(Question, String)> {
         self.mentioned = Kinds::NONE;
         if self.changed.is_empty() || self.is_unanswered {
             return None;
@@ -249,7 +256,7 @@ impl State {
         functions.sort_unstable();
         functions.dedup();
         let question = Question::new(std::mem::take(&mut self.changed), functions);
-        let sql = question.sql(self.dotted.iter().map(|name| &**name));
+        let sql = question.sql(self.dotted.iter().map(|name| &**name), major_version);
         Some((question, sql))
     }
 
@@ -350,7 +357,7 @@ mod tests {
 
     /// Lets the server answer with these settings and kinds.
     fn answer(state: &mut State, settings: &[(&str, &str)], present: Kinds) {
-        let (mut question, _) = state.question().unwrap();
+        let (mut question, _) = state.question(15).unwrap();
         question.settings = settings.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
         question.present = present;
         state.answered(question, "app");
@@ -368,7 +375,7 @@ mod tests {
         assert_eq!(state.settings.value("geqo"), Some("off"));
         assert_eq!(state.settings.value("session_authorization"), None);
         assert_eq!(state.reason(), None);
-        assert!(state.question().is_none());
+        assert!(state.question(15).is_none());
     }
 
     #[test]
@@ -386,7 +393,7 @@ mod tests {
         answer(&mut state, &[], Kinds::TEMP);
         assert_eq!(state.reason(), Some(PinReason::TempTable));
         run(&mut state, "SELECT 1");
-        assert!(state.question().is_none());
+        assert!(state.question(15).is_none());
         run(&mut state, "DROP TABLE t");
         answer(&mut state, &[], Kinds::NONE);
         assert_eq!(state.reason(), None);
@@ -397,7 +404,7 @@ mod tests {
         let mut state = state(&[]);
         run(&mut state, "SET LOCAL my.user = 'x'; SELECT set_config('my.user', $1, true)");
         state.note_tag(tag_effect(b"SET"));
-        assert!(state.question().is_none());
+        assert!(state.question(15).is_none());
         assert_eq!(state.reason(), None);
     }
 
@@ -405,7 +412,7 @@ mod tests {
     fn a_tag_tells_of_what_was_not_read() {
         let mut state = state(&[]);
         state.note_tag(tag_effect(b"SET"));
-        assert!(state.question().is_none(), "the session stays, so nothing has to be known");
+        assert!(state.question(15).is_none(), "the session stays, so nothing has to be known");
         assert_eq!(state.reason(), Some(PinReason::Opaque));
         state.note_tag(tag_effect(b"DISCARD ALL"));
         assert_eq!(state.reason(), None);
@@ -415,9 +422,9 @@ mod tests {
     fn without_an_answer_the_session_stays_and_asks_again() {
         let mut state = state(&[]);
         run(&mut state, "SET geqo = off");
-        let (question, _) = state.question().unwrap();
+        let (question, _) = state.question(15).unwrap();
         state.unanswered(question);
-        assert!(state.question().is_none());
+        assert!(state.question(15).is_none());
         assert_eq!(state.reason(), Some(PinReason::Opaque));
         run(&mut state, "SET LOCAL geqo = off");
         answer(&mut state, &[("geqo", "off")], Kinds::NONE);
@@ -428,11 +435,11 @@ mod tests {
     fn a_function_is_asked_about_the_first_time_only() {
         let mut state = state(&[]);
         run(&mut state, "SELECT lower('A')");
-        let (question, sql) = state.question().unwrap();
+        let (question, sql) = state.question(15).unwrap();
         assert!(sql.contains("pg_proc") && sql.contains("E'lower'"));
         state.answered(question, "app");
         run(&mut state, "SELECT lower('B')");
-        assert!(state.question().is_none());
+        assert!(state.question(15).is_none());
     }
 
     #[test]
@@ -440,7 +447,7 @@ mod tests {
         let mut state = state(&[]);
         state.is_tracked = false;
         run(&mut state, "SET geqo = off; LISTEN x");
-        assert!(state.question().is_none());
+        assert!(state.question(15).is_none());
         assert_eq!(state.reason(), None);
         assert_eq!(state.tracking.audit.entries().len(), 1);
     }
