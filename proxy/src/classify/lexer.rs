@@ -268,6 +268,50 @@ pub fn lower(word: &[u8]) -> String {
     String::from_utf8_lossy(word).to_ascii_lowercase()
 }
 
+/// Whether a word before a parenthesis is part of the grammar and cannot be a function's name without quotes
+/// (<https://www.postgresql.org/docs/current/sql-keywords-appendix.html>).
+#[must_use]
+pub fn is_syntax(word: &[u8]) -> bool {
+    const SYNTAX: [&str; 35] = [
+        "ALL",
+        "AND",
+        "ANY",
+        "ARRAY",
+        "AS",
+        "BETWEEN",
+        "CASE",
+        "CAST",
+        "CHECK",
+        "COALESCE",
+        "DISTINCT",
+        "ELSE",
+        "EXCEPT",
+        "EXISTS",
+        "EXTRACT",
+        "FROM",
+        "GREATEST",
+        "HAVING",
+        "IN",
+        "INTERSECT",
+        "LATERAL",
+        "LEAST",
+        "LIMIT",
+        "NOT",
+        "NULLIF",
+        "OFFSET",
+        "ON",
+        "OR",
+        "ROW",
+        "SELECT",
+        "SOME",
+        "THEN",
+        "UNION",
+        "VALUES",
+        "WHERE",
+    ];
+    SYNTAX.iter().any(|syntax| word.eq_ignore_ascii_case(syntax.as_bytes()))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

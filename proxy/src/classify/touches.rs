@@ -5,7 +5,7 @@
 //! about; what is not named has changed nothing, but for what functions do, whose names are given too.
 
 use crate::classify::kinds::Kinds;
-use crate::classify::lexer::{Lexer, Token, lower, unescaped};
+use crate::classify::lexer::{Lexer, Token, is_syntax, lower, unescaped};
 use crate::classify::plain::is_plain;
 
 /// What a text may do to its session.
@@ -354,49 +354,6 @@ fn may_set(text: &[u8]) -> bool {
         if word.eq_ignore_ascii_case(b"SET") || word.eq_ignore_ascii_case(b"RESET"));
     begins
         || tokens.any(|token| matches!(token, Token::Word(word) if word.eq_ignore_ascii_case(b"set_config")))
-}
-
-/// Whether a word before a parenthesis is part of the grammar and cannot be a function's name without quotes
-/// (<https://www.postgresql.org/docs/current/sql-keywords-appendix.html>).
-fn is_syntax(word: &[u8]) -> bool {
-    const SYNTAX: [&str; 35] = [
-        "ALL",
-        "AND",
-        "ANY",
-        "ARRAY",
-        "AS",
-        "BETWEEN",
-        "CASE",
-        "CAST",
-        "CHECK",
-        "COALESCE",
-        "DISTINCT",
-        "ELSE",
-        "EXCEPT",
-        "EXISTS",
-        "EXTRACT",
-        "FROM",
-        "GREATEST",
-        "HAVING",
-        "IN",
-        "INTERSECT",
-        "LATERAL",
-        "LEAST",
-        "LIMIT",
-        "NOT",
-        "NULLIF",
-        "OFFSET",
-        "ON",
-        "OR",
-        "ROW",
-        "SELECT",
-        "SOME",
-        "THEN",
-        "UNION",
-        "VALUES",
-        "WHERE",
-    ];
-    SYNTAX.iter().any(|syntax| word.eq_ignore_ascii_case(syntax.as_bytes()))
 }
 
 #[cfg(test)]
