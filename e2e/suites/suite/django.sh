@@ -18,8 +18,6 @@ def database(name):
         "PASSWORD": os.environ["SUITE_PASSWORD"],
         "HOST": "127.0.0.1",
         "PORT": os.environ["SUITE_PORT"],
-        # What Django's manual wants behind a pooler in transaction mode.
-        "DISABLE_SERVER_SIDE_CURSORS": os.environ["SUITE_WAY"] == "transaction",
         "TEST": {"NAME": name},
     }
 
@@ -45,7 +43,7 @@ run() {
     generic_relations save_delete_hooks timezones cache sessions_tests contenttypes_tests fixtures async"
   cd source/tests || return
   # shellcheck disable=SC2086
-  SUITE_PASSWORD=$password SUITE_PORT=$port SUITE_WAY=$way PYTHONPATH=$home timeout "$limit" ../../venv/bin/python runtests.py \
+  SUITE_PASSWORD=$password SUITE_PORT=$port PYTHONPATH=$home timeout "$limit" ../../venv/bin/python runtests.py \
     --settings=suite_settings --parallel=1 --keepdb --noinput -v 2 ${DJANGO_APPS:-$apps}
 }
 
