@@ -73,6 +73,7 @@ impl Client {
     /// Gives the buffers' memory back while there is nothing in them.
     pub fn rest(&mut self) {
         self.inbox.rest();
+        self.statements.rest();
         self.outbox.rest();
     }
 

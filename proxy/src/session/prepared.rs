@@ -9,9 +9,14 @@ use crate::server::replies::Definition;
 /// What a client has prepared.
 #[derive(Debug, Default)]
 pub struct ClientStatements {
-    named: HashMap<Vec<u8>, Arc<Statement>, foldhash::fast::RandomState>,
+    named: Named,
     unnamed: Option<Arc<Statement>>,
+    /// What was forgotten last: errors that are still to come may name it.
+    forgotten: Named,
 }
+
+/// Statements by the client's names.
+type Named = HashMap<Vec<u8>, Arc<Statement>, foldhash::fast::RandomState>;
 
 impl ClientStatements {
     /// The statement of that name; the unnamed one for an empty name.
@@ -45,7 +50,14 @@ impl ClientStatements {
     /// Forgets all, after `DISCARD ALL` or `DEALLOCATE ALL`. The unnamed statement survives the latter in PostgreSQL,
     /// but the simple query that carried it ended it.
     pub fn clear(&mut self) {
-        self.named.clear();
+        self.forgotten = std::mem::take(&mut self.named);
+    }
+
+    /// Nothing is under way: no error can name what was forgotten.
+    pub fn rest(&mut self) {
+        if !self.forgotten.is_empty() {
+            self.forgotten = Named::default();
+        }
     }
 
     /// The statement of ours with that id.
@@ -59,6 +71,7 @@ impl ClientStatements {
     pub fn client_name(&self, server_name: &str) -> Option<&[u8]> {
         self.named
             .iter()
+            .chain(&self.forgotten)
             .find(|(_, statement)| statement.name == server_name)
             .map(|(name, _)| name.as_slice())
     }

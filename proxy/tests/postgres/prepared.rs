@@ -298,3 +298,14 @@ fn a_statement_that_is_prepared_and_closed_at_each_use_is_one_at_the_server() {
     }
     assert_eq!(client.column("SELECT count(*) FROM pg_prepared_statements"), ["1"]);
 }
+
+#[test]
+fn an_error_names_a_statement_as_the_client_did_though_it_is_gone() {
+    let database = Database::create();
+    let proxy = Proxy::start(pool_of(1));
+    let mut client = proxy.client(&database);
+    client.ask(&[parse("mine", "SELECT 1"), parse("d", "DEALLOCATE ALL"), sync()].concat());
+    let batch = [bind("", "d", &[]), execute("", 0), bind("", "mine", &[]), sync()].concat();
+    let answer = client.ask(&batch);
+    assert_eq!(answer.error(), "prepared statement \"mine\" does not exist");
+}
