@@ -24,16 +24,35 @@ fn a_row_of_20_mib_is_passed_on() {
 }
 
 #[test]
-fn a_parameter_of_20_mib_is_passed_on() {
+fn a_parameter_of_100_mib_is_passed_on() {
     let (database, proxy) = pool();
     let mut client = proxy.client(&database);
     let before = proxy.resident_kib();
-    let value = vec![b'x'; BYTES];
+    let bytes = 5 * BYTES;
+    let value = vec![b'x'; bytes];
     for name in ["", "named"] {
         let bind = bind_formatted("", name, &[1], &[Some(&value)], &[]);
         let request = [parse(name, "SELECT octet_length($1::bytea)"), bind, execute("", 0), sync()].concat();
-        assert_eq!(client.ask(&request).column(), [BYTES.to_string()]);
+        assert_eq!(client.ask(&request).column(), [bytes.to_string()]);
     }
+    assert_bounded(&proxy, before);
+    assert_eq!(client.column("SELECT 1"), ["1"]);
+}
+
+#[test]
+fn a_flood_of_notices_is_not_held() {
+    let (database, proxy) = pool();
+    let mut client = proxy.client(&database);
+    client.run("SELECT 1");
+    let before = proxy.resident_kib();
+    let notices = 100_000;
+    client.send(&query(&format!(
+        "DO $$ BEGIN FOR i IN 1..{notices} LOOP RAISE NOTICE '%', repeat('n', 400); END LOOP; END $$"
+    )));
+    // They have begun to come and are not read.
+    client.until('N');
+    assert_bounded(&proxy, before);
+    assert_eq!(client.ready().of('N').count(), notices - 1);
     assert_bounded(&proxy, before);
     assert_eq!(client.column("SELECT 1"), ["1"]);
 }
