@@ -3,7 +3,7 @@
 //! Clients choose names freely and meet each other on a server connection, so each distinct definition gets one name
 //! of ours. Equal definitions from any number of clients are one statement.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -80,36 +80,10 @@ pub struct Statements {
 struct Known {
     statements: HashMap<Key, Weak<Statement>>,
     prune_at: usize,
-    recent: Recent,
-}
-
-/// The statements that were defined last, the oldest first. They are kept though nobody holds them: many applications
-/// close a statement after each use and prepare the same again, which servers still have.
-#[derive(Debug, Default)]
-struct Recent {
-    statements: VecDeque<Arc<Statement>>,
-    bytes: usize,
-}
-
-/// Statements that are kept though nobody holds them.
-const RECENT_MAX: usize = 1000;
-
-/// The bytes of their definitions.
-const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-impl Recent {
-    fn keep(&mut self, statement: &Arc<Statement>) {
-        self.bytes += statement.definition.len();
-        self.statements.push_back(Arc::clone(statement));
-        while self.statements.len() > RECENT_MAX || self.bytes > RECENT_BYTES_MAX {
-            let Some(oldest) = self.statements.pop_front() else { break };
-            self.bytes -= oldest.definition.len();
-        }
-    }
 }
 
 impl Statements {
-    /// The statement of this definition, the same for everyone while anyone holds it and for a while after; `None` where it would be a new
+    /// The statement of this definition, the same for everyone while anyone holds it; `None` where it would be a new
     /// one and all together would have more bytes than `bytes_max`.
     pub fn intern(&self, definition: &[u8], settings_id: u64, bytes_max: usize) -> Option<Arc<Statement>> {
         let key = Key { settings_id, definition: definition.into() };
@@ -117,13 +91,8 @@ impl Statements {
         if let Some(statement) = known.statements.get(&key).and_then(Weak::upgrade) {
             return Some(statement);
         }
-        let is_over = || self.total.load(Ordering::Relaxed).saturating_add(key.definition.len()) > bytes_max;
-        if is_over() {
-            // What nobody holds makes room first.
-            known.recent = Recent::default();
-            if is_over() {
-                return None;
-            }
+        if self.total.load(Ordering::Relaxed).saturating_add(definition.len()) > bytes_max {
+            return None;
         }
         if known.statements.len() >= known.prune_at {
             known.statements.retain(|_, statement| statement.strong_count() > 0);
@@ -132,7 +101,6 @@ impl Statements {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
         let statement = Arc::new(Statement::new(id, server_name(id), key.definition.clone(), &self.total));
         known.statements.insert(key, Arc::downgrade(&statement));
-        known.recent.keep(&statement);
         Some(statement)
     }
 }
@@ -267,14 +235,6 @@ mod tests {
         assert_ne!(statements.intern(b"SELECT 1\0\0\0", 1, usize::MAX).unwrap().id, a.id, "settings differ");
         let id = a.id;
         drop((a, b));
-        assert_eq!(
-            statements.intern(b"SELECT 1\0\0\0", 0, usize::MAX).unwrap().id,
-            id,
-            "it is kept for a while"
-        );
-        for number in 0..RECENT_MAX {
-            statements.intern(&number.to_be_bytes(), 0, usize::MAX);
-        }
         assert_ne!(
             statements.intern(b"SELECT 1\0\0\0", 0, usize::MAX).unwrap().id,
             id,
@@ -288,7 +248,7 @@ mod tests {
         for number in 0..10_000_u32 {
             statements.intern(&number.to_be_bytes(), 0, usize::MAX).unwrap();
         }
-        assert!(statements.known.lock().unwrap().statements.len() <= 2 * RECENT_MAX + 64);
+        assert!(statements.known.lock().unwrap().statements.len() <= 64);
     }
 
     fn statement(id: u64) -> Statement {

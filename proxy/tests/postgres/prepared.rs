@@ -287,19 +287,6 @@ fn prepared_texts_have_a_limit_in_bytes() {
 }
 
 #[test]
-fn a_statement_that_is_prepared_and_closed_at_each_use_is_one_at_the_server() {
-    let database = Database::create();
-    let proxy = Proxy::start(pool_of(1));
-    let mut client = proxy.client(&database);
-    for number in 0..10 {
-        let name = format!("s{number}");
-        let batch = [parse(&name, "SELECT 42"), run(&name), close('S', &name), sync()].concat();
-        assert_eq!(client.ask(&batch).types(), "12DC3Z");
-    }
-    assert_eq!(client.column("SELECT count(*) FROM pg_prepared_statements"), ["1"]);
-}
-
-#[test]
 fn an_error_names_a_statement_as_the_client_did_though_it_is_gone() {
     let database = Database::create();
     let proxy = Proxy::start(pool_of(1));
