@@ -223,12 +223,8 @@ impl Session {
 
     /// Asks the server what the session's state is now, where the transaction may have changed it.
     async fn ask(&mut self, mut lease: Lease) -> Result<Lease, End> {
-        while let Some((mut question, sql)) = self
-            .client
-            .state
-            .has_question()
-            .then(|| self.client.state.question(lease.major_version()))
-            .flatten()
+        while self.client.state.end_transaction()
+            && let Some((mut question, sql)) = self.client.state.question(lease.major_version())
         {
             let aside = self.client.outbox.bytes();
             // Boxed, so that the rare question does not make every session larger.

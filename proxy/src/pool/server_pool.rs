@@ -281,21 +281,11 @@ impl ServerPool {
 
     /// Closes the idle connections to databases of these names, and for a while those that are given back.
     pub fn empty(&self, databases: &[String]) {
-        let closed: IdleStack = {
+        let closed = {
             let mut state = self.lock();
             let until = Instant::now() + EMPTIED_FOR;
             state.emptied = databases.iter().map(|database| (database.clone(), until)).collect();
-            let is_meant = |c: &mut Box<ServerConnection>| databases.contains(&c.identity.database);
-            let closed: IdleStack = state
-                .idle
-                .values_mut()
-                .flat_map(|connections| connections.extract_if(.., is_meant))
-                .collect();
-            state.idle.retain(|_, connections| !connections.is_empty());
-            let count = u32::try_from(closed.len()).unwrap_or(u32::MAX);
-            state.idle_count -= count;
-            state.open -= count;
-            closed
+            state.take_idle_if(|c| databases.contains(&c.identity.database))
         };
         closed.into_iter().for_each(ServerConnection::close);
     }
@@ -309,19 +299,10 @@ impl ServerPool {
             state.sweeps = state.sweeps.wrapping_add(1);
             let sweeps = state.sweeps;
             let idle_timeout = state.limits.idle_timeout;
-            let mut closed = Vec::new();
-            for connections in state.idle.values_mut() {
-                let is_over = |c: &mut Box<ServerConnection>| {
-                    c.was_idle_long = true;
-                    SWEEP_INTERVAL * sweeps.wrapping_sub(c.idle_since) >= idle_timeout || !c.is_fit()
-                };
-                closed.extend(connections.extract_if(.., is_over));
-            }
-            state.idle.retain(|_, connections| !connections.is_empty());
-            let count = u32::try_from(closed.len()).unwrap_or(u32::MAX);
-            state.idle_count -= count;
-            state.open -= count;
-            closed
+            state.take_idle_if(|c| {
+                c.was_idle_long = true;
+                SWEEP_INTERVAL * sweeps.wrapping_sub(c.idle_since) >= idle_timeout || !c.is_fit()
+            })
         };
         closed.into_iter().for_each(ServerConnection::close);
     }
@@ -379,6 +360,19 @@ impl State {
         }
         self.idle_count -= 1;
         Some(connection)
+    }
+
+    /// The idle connections that are so, which do not count as open any more.
+    fn take_idle_if(&mut self, mut is_taken: impl FnMut(&mut ServerConnection) -> bool) -> IdleStack {
+        let mut taken = IdleStack::new();
+        for connections in self.idle.values_mut() {
+            taken.extend(connections.extract_if(.., |connection| is_taken(connection)));
+        }
+        self.idle.retain(|_, connections| !connections.is_empty());
+        let count = u32::try_from(taken.len()).unwrap_or(u32::MAX);
+        self.idle_count -= count;
+        self.open -= count;
+        taken
     }
 
     /// All idle connections, which do not count as open any more.

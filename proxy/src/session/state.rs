@@ -233,8 +233,8 @@ impl State {
         self.settings.value("search_path").is_some_and(|path| path.contains("pg_temp"))
     }
 
-    /// Whether the transaction may have changed anything.
-    pub const fn has_question(&mut self) -> bool {
+    /// The transaction is over. Tells whether the server has to be asked what it changed.
+    pub const fn end_transaction(&mut self) -> bool {
         self.mentioned = Kinds::NONE;
         !self.changed.is_empty() && !self.is_unanswered
     }
@@ -242,8 +242,7 @@ impl State {
     /// What the server, of this major version, has to be asked now that the transaction is over, with the text of the
     /// question.
     pub fn question(&mut self, major_version: u32) -> Option<(Question, String)> {
-        self.mentioned = Kinds::NONE;
-        if self.changed.is_empty() || self.is_unanswered {
+        if !self.end_transaction() {
             return None;
         }
         if self.pins.among(Kinds::LOAD.and(Kinds::OPAQUE)) != Kinds::NONE {

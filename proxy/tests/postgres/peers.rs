@@ -74,6 +74,15 @@ fn a_request_for_a_session_that_has_ended_goes_round_once() {
     assert_eq!((here.metric(UNKNOWN), here.metric(PEERS_ASKED)), (0, 0), "what was handed on stays there");
 }
 
+/// A client of one proxy is cancelled by a request that comes in at the other.
+fn assert_cancelled_at(database: &Database, here: &Proxy, there: &Proxy) {
+    let mut client = here.client(database);
+    client.send(&query("SELECT pg_sleep(60)"));
+    database.await_sleeping("1");
+    Client::cancel_at(there.port, &client.key);
+    assert_eq!(client.ready().sqlstate().as_deref(), Some("57014"));
+}
+
 #[test]
 fn peers_can_be_named_while_the_proxy_runs() {
     let database = Database::create();
@@ -84,11 +93,7 @@ fn peers_can_be_named_while_the_proxy_runs() {
         proxy.change(|config| config.peers = Some(files.peers(&addresses)));
     }
     let [here, there] = &proxies;
-    let mut client = here.client(&database);
-    client.send(&query("SELECT pg_sleep(60)"));
-    database.await_sleeping("1");
-    Client::cancel_at(there.port, &client.key);
-    assert_eq!(client.ready().sqlstate().as_deref(), Some("57014"));
+    assert_cancelled_at(&database, here, there);
 }
 
 #[test]
@@ -104,11 +109,7 @@ fn peers_are_found_by_name() {
         PeersConfig { host: Some("localhost".to_owned()), port: here.admin_port, ..files.peers(&[]) };
     config.peers = Some(by_name);
     let there = Proxy::start(config);
-    let mut client = here.client(&database);
-    client.send(&query("SELECT pg_sleep(60)"));
-    database.await_sleeping("1");
-    Client::cancel_at(there.port, &client.key);
-    assert_eq!(client.ready().sqlstate().as_deref(), Some("57014"));
+    assert_cancelled_at(&database, &here, &there);
 }
 
 #[test]
@@ -117,11 +118,7 @@ fn peers_ask_each_other_over_mutual_tls_and_may_do_nothing_else() {
     let files = Files::new();
     let tls = files.make_certificates();
     let [here, there] = peers(&files, |config| config.process.admin_tls = Some(tls.clone()));
-    let mut client = here.client(&database);
-    client.send(&query("SELECT pg_sleep(60)"));
-    database.await_sleeping("1");
-    Client::cancel_at(there.port, &client.key);
-    assert_eq!(client.ready().sqlstate().as_deref(), Some("57014"));
+    assert_cancelled_at(&database, &here, &there);
     assert_eq!(there.metric(FORWARDED), 1);
 
     let mut packet = Vec::new();
