@@ -139,6 +139,7 @@ impl State {
             self.databases = Some(databases(sql));
         }
         if !self.is_tracked {
+            self.begin(begins);
             return;
         }
         for name in settings {
@@ -189,7 +190,7 @@ impl State {
     /// Takes note of a statement that is too long to be read.
     pub fn note_unread(&mut self) {
         self.is_unanswered = false;
-        self.changed = self.changed.and(Kinds::ASKABLE);
+        self.begin(Kinds::ASKABLE);
     }
 
     /// Takes note of what a command's tag says.
@@ -215,11 +216,13 @@ impl State {
         }
     }
 
+    /// What cannot be undone spoils the connection for the next client, in either mode; the rest is asked about where
+    /// the session may move.
     fn begin(&mut self, kinds: Kinds) {
         if self.is_tracked {
             self.changed = self.changed.and(kinds.among(Kinds::ASKABLE));
-            self.pins = self.pins.and(kinds.among(Kinds::LOAD.and(Kinds::OPAQUE)));
         }
+        self.pins = self.pins.and(kinds.among(Kinds::LOAD.and(Kinds::OPAQUE)));
     }
 
     fn end(&mut self, kinds: Kinds) {
@@ -446,8 +449,10 @@ mod tests {
         let mut state = state(&[]);
         state.is_tracked = false;
         run(&mut state, "SET geqo = off; LISTEN x");
+        state.note_unread();
         assert!(state.question(15).is_none());
         assert_eq!(state.reason(), None);
+        assert!(!state.is_spoilt());
         assert_eq!(state.tracking.audit.entries().len(), 1);
     }
 }

@@ -117,3 +117,18 @@ fn a_connection_for_replication_is_passed_through() {
     assert_eq!(login(pooled.port).refused(), "0A000");
     admin.run("DROP ROLE replicator");
 }
+
+#[test]
+fn what_cannot_be_undone_goes_with_its_connection() {
+    let database = Database::create();
+    let proxy = Proxy::start(session_pool_of(1));
+    let mut client = proxy.client(&database);
+    let backend = client.backend();
+    client.run("SET geqo = off");
+    client.leave();
+    let mut client = proxy.client(&database);
+    assert_eq!(client.backend(), backend, "it was cleaned and is used again");
+    client.run("SELECT setseed(0.5)");
+    client.leave();
+    assert_ne!(proxy.client(&database).backend(), backend);
+}
