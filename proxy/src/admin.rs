@@ -26,6 +26,7 @@ use crate::config::Source;
 use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::metrics::{ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
+use crate::route::{Refusal, Why};
 use crate::transaction::PinReason;
 use crate::wire::startup::{FirstPacket, packet_len, read};
 
@@ -262,5 +263,7 @@ fn snapshot(admin: &Admin) -> Snapshot {
         error_kinds: ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect(),
         cancel_verdicts: CancelVerdict::ALL.iter().map(|verdict| verdict.as_str()).collect(),
         pin_reasons: PinReason::ALL.iter().map(|reason| reason.as_str()).collect(),
+        route_reasons: Why::all().map(Why::as_str).collect(),
+        refusals: Refusal::ALL.iter().map(|refusal| refusal.as_str()).collect(),
     }
 }

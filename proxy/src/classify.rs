@@ -1,10 +1,20 @@
-//! What a statement is, from its text alone; pure.
+//! What a statement is: from its text alone, and what it may do by what the catalog knows; pure.
 
 pub mod bodies;
+pub mod cache;
 pub mod databases;
+pub mod decide;
 pub mod fold;
+pub mod functions;
+pub mod grammar;
+pub mod hints;
 pub mod kinds;
+pub mod learn;
 pub mod lexer;
+pub mod pieces;
 pub mod plain;
+pub mod reading;
 pub mod tags;
 pub mod touches;
+pub mod verdict;
+pub mod words;

@@ -15,8 +15,9 @@ use crate::auth::users::Credentials;
 use crate::config::ActiveConfig;
 use crate::monitor::{Monitor, Observation};
 use crate::pool::server_pool::{PoolLimits, ServerPool};
+use crate::positions::{Position, Sampler};
 use crate::server::connect::Endpoint;
-use crate::server::connection::Identities;
+use crate::server::connection::{Identities, Identity};
 use crate::server::settings::Settings;
 use crate::topology::{ServerState, Topology};
 
@@ -31,6 +32,8 @@ pub struct View {
     pub pools: Vec<Arc<ServerPool>>,
     /// Ask for a probe of a server before its time, in the same order.
     pub hurries: Vec<Arc<Notify>>,
+    /// How far they have come, in the same order.
+    pub positions: Vec<Arc<Position>>,
 }
 
 /// All servers.
@@ -50,6 +53,8 @@ struct Member {
     hurry: Arc<Notify>,
     state: ServerState,
     monitor: AbortHandle,
+    position: Arc<Position>,
+    sampler: AbortHandle,
 }
 
 impl Fleet {
@@ -66,6 +71,7 @@ impl Fleet {
             topology: Topology::default(),
             pools: Vec::new(),
             hurries: Vec::new(),
+            positions: Vec::new(),
         };
         let fleet = Arc::new(Self {
             view: watch::Sender::new(Arc::new(empty)),
@@ -111,6 +117,7 @@ impl Fleet {
         for member in old {
             info!(server = member.config.name, "the server is not in the document any more");
             member.monitor.abort();
+            member.sampler.abort();
             member.pool.retire();
         }
         self.publish(&members, active);
@@ -127,7 +134,9 @@ impl Fleet {
         member.pool.set_limits(limits.clone());
         if !is_monitor_kept || member.config.name != server.name {
             member.monitor.abort();
+            member.sampler.abort();
             member.monitor = self.watch(server, config, &member.hurry);
+            member.sampler = self.sample(server, config, &member.position);
         }
         member.state.name.clone_from(&server.name);
         member.state.weight = server.weight;
@@ -138,7 +147,10 @@ impl Fleet {
     fn add(self: &Arc<Self>, server: &ServerConfig, config: &ProxyConfig, limits: PoolLimits) -> Member {
         let endpoint = Endpoint { host: server.host.clone(), port: server.port };
         let hurry = Arc::new(Notify::new());
+        let position = Arc::new(Position::default());
         Member {
+            sampler: self.sample(server, config, &position),
+            position,
             pool: ServerPool::new(server.name.clone(), endpoint, limits),
             state: ServerState::unknown(server.name.clone(), server.weight),
             monitor: self.watch(server, config, &hurry),
@@ -147,17 +159,32 @@ impl Fleet {
         }
     }
 
+    /// As whom the pool's own connections log in.
+    fn own_identity(&self, config: &ProxyConfig) -> Arc<Identity> {
+        let user = self.credentials.probe().map(|user| user.name.clone()).unwrap_or_default();
+        self.identities.intern(&user, &config.probe.database, &self.settings, true)
+    }
+
+    fn sample(&self, server: &ServerConfig, config: &ProxyConfig, position: &Arc<Position>) -> AbortHandle {
+        let sampler = Sampler {
+            endpoint: Endpoint { host: server.host.clone(), port: server.port },
+            credentials: Arc::clone(&self.credentials),
+            identity: self.own_identity(config),
+            position: Arc::clone(position),
+        };
+        tokio::spawn(sampler.run()).abort_handle()
+    }
+
     fn watch(
         self: &Arc<Self>,
         server: &ServerConfig,
         config: &ProxyConfig,
         hurry: &Arc<Notify>,
     ) -> AbortHandle {
-        let user = self.credentials.probe().map(|user| user.name.clone()).unwrap_or_default();
         let monitor = Monitor {
             endpoint: Endpoint { host: server.host.clone(), port: server.port },
             credentials: Arc::clone(&self.credentials),
-            identity: self.identities.intern(&user, &config.probe.database, &self.settings, true),
+            identity: self.own_identity(config),
             interval: config.probe.interval.get(),
             timeout: config.probe.timeout.get(),
             hurry: Arc::clone(hurry),
@@ -206,6 +233,7 @@ impl Fleet {
             if (was_known && before.role != member.state.role) || member.state.health == Health::Down {
                 // Connections to a server that has become something else must not be used for what it was.
                 member.pool.recycle();
+                member.position.forget();
             }
         }
         let active = self.view().active.clone();
@@ -242,6 +270,7 @@ impl Fleet {
             topology: Topology { servers: members.iter().map(|m| m.state.clone()).collect() },
             pools: members.iter().map(|m| Arc::clone(&m.pool)).collect(),
             hurries: members.iter().map(|m| Arc::clone(&m.hurry)).collect(),
+            positions: members.iter().map(|m| Arc::clone(&m.position)).collect(),
         };
         self.view.send_replace(Arc::new(view));
     }

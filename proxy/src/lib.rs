@@ -16,8 +16,11 @@ pub mod server;
 pub mod audit;
 pub mod auth;
 pub mod cancel;
+pub mod catalog;
+pub mod catalogs;
 pub mod monitor;
 pub mod peers;
+pub mod positions;
 pub mod roles;
 
 pub mod config;

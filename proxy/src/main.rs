@@ -13,6 +13,7 @@ use pgrouting_contract::config::{ProcessConfig, ProxyConfig};
 use pgrouting_proxy::admin::{self, Admin, Readiness};
 use pgrouting_proxy::auth::users::Credentials;
 use pgrouting_proxy::cancel::CancelRegistry;
+use pgrouting_proxy::catalogs::Catalogs;
 use pgrouting_proxy::config::{ActiveConfig, ConfigStore};
 use pgrouting_proxy::control::Control;
 use pgrouting_proxy::fleet::Fleet;
@@ -113,12 +114,14 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     control.refresh_secrets().await;
     let audit = Arc::default();
     let context = Arc::new(Context {
-        fleet,
         roles: Roles::new(Arc::clone(&credentials), settings.none()),
-        credentials,
         cancels: Arc::clone(&cancels),
         peers: Peers::default(),
         statements: pgrouting_proxy::server::prepared::Statements::default(),
+        catalogs: Catalogs::new(Arc::clone(&fleet), Arc::clone(&credentials), settings.none()),
+        verdicts: Arc::default(),
+        fleet,
+        credentials,
         settings,
         databases: Databases::default(),
         audit: Arc::clone(&audit),

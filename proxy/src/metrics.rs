@@ -8,6 +8,10 @@ use prometheus::{Encoder as _, IntCounterVec, IntGauge, IntGaugeVec, Opts, Regis
 const ERROR_KINDS: usize = 4;
 /// What may become of a cancel request, by the index of `CancelVerdict`.
 const CANCEL_VERDICTS: usize = 4;
+/// Why a transaction went where it went, by `Why::index`.
+const ROUTES: usize = 40;
+/// Why a replica's error was not the client's, by the index of `Refusal`.
+const REFUSALS: usize = 4;
 /// Reasons to pin, by the index of `PinReason`.
 const PIN_REASONS: usize = 8;
 
@@ -77,6 +81,26 @@ pub struct WorkerMetrics {
     pub cancel_peers_asked: Counter,
     /// Server connections that were moved from another thread.
     pub moves: Counter,
+    /// Transactions that went to the primary, by reason.
+    pub routes_primary: Routes,
+    /// Transactions that went to a replica, by reason.
+    pub routes_replica: Routes,
+    /// Requests that a replica refused and that ran on the primary, by why.
+    pub rescued: [Counter; REFUSALS],
+    /// Transactions that were judged without being routed, by what they are.
+    pub forecast: Routes,
+    /// Of those, reads that would not have seen what their session wrote.
+    pub forecast_stale: Counter,
+}
+
+/// One counter for each reason.
+#[derive(Debug)]
+pub struct Routes(pub [Counter; ROUTES]);
+
+impl Default for Routes {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
 }
 
 /// Picks one counter of a thread.
@@ -102,6 +126,10 @@ pub struct Snapshot {
     pub cancel_verdicts: Vec<&'static str>,
     /// Names of pin reasons in index order.
     pub pin_reasons: Vec<&'static str>,
+    /// Names of reasons to route in index order.
+    pub route_reasons: Vec<&'static str>,
+    /// Names of what replicas refuse in index order.
+    pub refusals: Vec<&'static str>,
 }
 
 /// What a scrape shows of one server.
@@ -135,6 +163,7 @@ pub fn render(
     info(&registry, snapshot)?;
     clients(&registry, workers, snapshot)?;
     counters(&registry, workers, snapshot)?;
+    routes(&registry, workers, snapshot)?;
     servers(&registry, snapshot)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;
@@ -208,7 +237,14 @@ fn counters(
         counter.inc_by(total(workers, field));
         registry.register(Box::new(counter))?;
     }
-    let arrays: [(&str, &str, &str, &[&str], IndexedField); 3] = [
+    let arrays: [(&str, &str, &str, &[&str], IndexedField); 4] = [
+        (
+            "pgrouting_proxy_rescued_total",
+            "Requests that a replica refused and that were run on the primary.",
+            "cause",
+            &snapshot.refusals,
+            |w, i| w.rescued.get(i),
+        ),
         (
             "pgrouting_proxy_errors_total",
             "Errors that the proxy made.",
@@ -238,6 +274,45 @@ fn counters(
         }
     }
     Ok(())
+}
+
+/// Where transactions went and why, and where they would have gone; reasons that were not met are left out.
+fn routes(
+    registry: &Registry,
+    workers: &[std::sync::Arc<WorkerMetrics>],
+    snapshot: &Snapshot,
+) -> Result<(), prometheus::Error> {
+    let routed = IntCounterVec::new(
+        Opts::new("pgrouting_proxy_routed_total", "Transactions, by where they went and why."),
+        &["target", "reason"],
+    )?;
+    registry.register(Box::new(routed.clone()))?;
+    let forecast = counters_by(
+        registry,
+        "pgrouting_proxy_forecast_total",
+        "Transactions that were judged and not routed, by what they are; a sample.",
+        "reason",
+    )?;
+    for (index, reason) in snapshot.route_reasons.iter().enumerate() {
+        let numbers: [(&str, IndexedField); 2] =
+            [("primary", |w, i| w.routes_primary.0.get(i)), ("replica", |w, i| w.routes_replica.0.get(i))];
+        for (target, field) in numbers {
+            let number = indexed(workers, |w| field(w, index));
+            if number > 0 {
+                routed.with_label_values(&[target, *reason]).inc_by(number);
+            }
+        }
+        let number = indexed(workers, |w| w.forecast.0.get(index));
+        if number > 0 {
+            forecast.with_label_values(&[*reason]).inc_by(number);
+        }
+    }
+    let stale = prometheus::IntCounter::new(
+        "pgrouting_proxy_forecast_stale_total",
+        "Reads among them that would not have seen what their session wrote.",
+    )?;
+    stale.inc_by(total(workers, |w| &w.forecast_stale));
+    registry.register(Box::new(stale))
 }
 
 fn servers(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Error> {

@@ -1,5 +1,6 @@
 //! Which server a transaction runs on, and why; pure.
 
+use crate::classify::verdict::{Reason, Verdict};
 use crate::topology::Topology;
 
 /// Where a session's statements may run, by the port that its client came in at.
@@ -13,6 +14,260 @@ pub enum Access {
     ReadOnly,
 }
 
+/// What a client, or a hint in a statement, asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ServerRole {
+    /// As statements are judged.
+    #[default]
+    Auto,
+    /// The primary.
+    Primary,
+    /// A replica, for whatever is not known to belong on the primary.
+    Replica,
+    /// As statements are judged, and reads may go to the primary too.
+    Any,
+}
+
+/// Everything that decides about a transaction, but for the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    /// The port.
+    pub access: Access,
+    /// The pool splits.
+    pub is_split: bool,
+    /// The session, or the transaction, belongs to the share that is split.
+    pub is_in_cohort: bool,
+    /// The user's statements all run on the primary.
+    pub is_primary_user: bool,
+    /// The session has its connection for itself.
+    pub is_exclusive: bool,
+    /// The session's transactions are serializable, which no standby takes.
+    pub is_serializable: bool,
+    /// What the session has asked for.
+    pub role: ServerRole,
+    /// What a comment in the statement asks for.
+    pub hint: Option<ServerRole>,
+    /// What the request is.
+    pub verdict: Verdict,
+    /// A replica has refused the like of it lately.
+    pub is_learned: bool,
+    /// A replica has refused it just now.
+    pub is_rescued: bool,
+}
+
+/// The kind of server that a transaction needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The primary.
+    Primary,
+    /// One that may take reads.
+    Replica,
+    /// Whatever there is, the primary first.
+    Any,
+}
+
+/// Why a transaction goes where it goes; the list is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// It is a read, or not, and why not.
+    Verdict(Verdict),
+    /// The stage does not split.
+    Stage,
+    /// The port.
+    Port,
+    /// The user.
+    User,
+    /// The session is not in the share that is split.
+    Cohort,
+    /// The session has asked for it.
+    Role,
+    /// A comment in the statement asks for it.
+    Hint,
+    /// The session has its connection for itself.
+    SessionMode,
+    /// What the session has on its connection keeps it there.
+    Pinned,
+    /// Its transactions are serializable.
+    Isolation,
+    /// The session would not see what it has written.
+    Freshness,
+    /// No replica can take it.
+    NoReplica,
+    /// A replica refused the like of it lately.
+    Learned,
+    /// A replica refused it just now.
+    Rescued,
+    /// It was too large, or not whole, when it had to be sent.
+    Unread,
+}
+
+/// Reasons that are no verdict.
+const OTHER: [Why; 14] = [
+    Why::Stage,
+    Why::Port,
+    Why::User,
+    Why::Cohort,
+    Why::Role,
+    Why::Hint,
+    Why::SessionMode,
+    Why::Pinned,
+    Why::Isolation,
+    Why::Freshness,
+    Why::NoReplica,
+    Why::Learned,
+    Why::Rescued,
+    Why::Unread,
+];
+
+impl Why {
+    /// How many there are.
+    pub const COUNT: usize = 2 + Reason::ALL.len() + OTHER.len();
+
+    /// All of them, in the order of their indexes.
+    pub fn all() -> impl Iterator<Item = Self> {
+        [Self::Verdict(Verdict::Read), Self::Verdict(Verdict::ReadOnlyBlock)]
+            .into_iter()
+            .chain(Reason::ALL.into_iter().map(|reason| Self::Verdict(Verdict::Primary(reason))))
+            .chain(OTHER)
+    }
+
+    /// Its place among all.
+    #[must_use]
+    pub fn index(self) -> usize {
+        match self {
+            Self::Verdict(Verdict::Read) => 0,
+            Self::Verdict(Verdict::ReadOnlyBlock) => 1,
+            Self::Verdict(Verdict::Primary(reason)) => 2 + reason as usize,
+            other => {
+                let index = OTHER.iter().position(|known| *known == other).unwrap_or_default();
+                2 + Reason::ALL.len() + index
+            }
+        }
+    }
+
+    /// Its name in metrics and answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Verdict(Verdict::Read) => "read",
+            Self::Verdict(Verdict::ReadOnlyBlock) => "read_only_transaction",
+            Self::Verdict(Verdict::Primary(reason)) => reason.as_str(),
+            Self::Stage => "stage",
+            Self::Port => "port",
+            Self::User => "user",
+            Self::Cohort => "cohort",
+            Self::Role => "role",
+            Self::Hint => "hint",
+            Self::SessionMode => "session_mode",
+            Self::Pinned => "pinned",
+            Self::Isolation => "isolation",
+            Self::Freshness => "freshness",
+            Self::NoReplica => "no_replica",
+            Self::Learned => "learned",
+            Self::Rescued => "rescued",
+            Self::Unread => "unread",
+        }
+    }
+}
+
+/// The kind of server that a transaction needs, and why.
+#[must_use]
+pub fn side(question: &Question) -> (Side, Why) {
+    use Side::{Primary, Replica};
+    match question.access {
+        Access::Primary => return (Primary, Why::Port),
+        Access::ReadOnly => return (Replica, Why::Port),
+        Access::Routed => {}
+    }
+    if question.is_exclusive {
+        return (Primary, Why::SessionMode);
+    }
+    if !question.is_split {
+        return (Primary, Why::Stage);
+    }
+    if question.is_primary_user {
+        return (Primary, Why::User);
+    }
+    if question.is_rescued {
+        return (Primary, Why::Rescued);
+    }
+    let (role, why) = match question.hint {
+        Some(hint) => (hint, Why::Hint),
+        None => (question.role, Why::Role),
+    };
+    if role == ServerRole::Primary {
+        return (Primary, why);
+    }
+    if !admits(role, question.verdict) {
+        return (Primary, Why::Verdict(question.verdict));
+    }
+    if question.is_serializable {
+        return (Primary, Why::Isolation);
+    }
+    if question.is_learned {
+        return (Primary, Why::Learned);
+    }
+    if role == ServerRole::Replica {
+        return (Replica, why);
+    }
+    if question.is_in_cohort { (Replica, Why::Verdict(question.verdict)) } else { (Primary, Why::Cohort) }
+}
+
+/// Whether what was judged like this may run on a replica for a client that asks for such a server. Nothing that is
+/// known to write, to define or to change its session ever does; who asks for a replica is believed where nothing is
+/// known.
+#[must_use]
+pub const fn admits(role: ServerRole, verdict: Verdict) -> bool {
+    match (role, verdict) {
+        (ServerRole::Primary, _) => false,
+        (_, Verdict::Read | Verdict::ReadOnlyBlock) => true,
+        (ServerRole::Auto | ServerRole::Any, Verdict::Primary(_)) => false,
+        (ServerRole::Replica, Verdict::Primary(reason)) => matches!(
+            reason,
+            Reason::VolatileFunction
+                | Reason::UnknownFunction
+                | Reason::ServerState
+                | Reason::View
+                | Reason::Operator
+                | Reason::Type
+                | Reason::Explain
+                | Reason::Unparsed
+                | Reason::TooLong
+                | Reason::NotUtf8
+                | Reason::NoCatalog
+        ),
+    }
+}
+
+/// Why a replica's error is not the client's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The replica cannot do it: it is in recovery.
+    Misroute,
+    /// Recovery needed what the statement held.
+    Conflict,
+    /// It does not know something, which it may not have replayed yet.
+    Missing,
+    /// It went away.
+    Gone,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Misroute, Self::Conflict, Self::Missing, Self::Gone];
+
+    /// The label in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Misroute => "misroute",
+            Self::Conflict => "conflict",
+            Self::Missing => "missing",
+            Self::Gone => "gone",
+        }
+    }
+}
+
 /// Where to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
@@ -24,28 +279,57 @@ pub enum Route {
     NoReplica,
 }
 
+/// What a transaction wants of the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aim {
+    /// The kind of server.
+    pub side: Side,
+    /// Where no replica can take it, the primary does.
+    pub falls_back: bool,
+    /// The primary counts as one of the replicas.
+    pub counts_primary: bool,
+    /// The position that a replica must have replayed.
+    pub floor: u64,
+    /// Servers that could not be reached just now, by index.
+    pub avoided: u64,
+}
+
+impl Aim {
+    /// At the primary.
+    pub const PRIMARY: Self =
+        Self { side: Side::Primary, falls_back: false, counts_primary: false, floor: 0, avoided: 0 };
+}
+
 /// Chooses the server. Reads are spread by taking the better of two random replicas: `outstanding` tells how many
-/// clients a server has in relation to its weight, `random` gives any number.
+/// clients a server has in relation to its weight, `replayed` how far it has come, `random` gives any number.
 pub fn route(
     topology: &Topology,
-    access: Access,
+    aim: &Aim,
     outstanding: impl Fn(usize) -> u32,
+    replayed: impl Fn(usize) -> u64,
     random: impl FnOnce() -> u64,
 ) -> Route {
-    match access {
-        // At the stage PoolingOnly everything runs on the primary.
-        Access::Routed | Access::Primary => topology.primary().map_or(Route::NoPrimary, Route::Server),
-        Access::ReadOnly => {
-            let random = random();
-            let replicas: Vec<_> = topology.replicas().collect();
-            let (Some(first), Some(second)) =
-                (pick(&replicas, random), pick(&replicas, random.rotate_left(32)))
-            else {
-                return Route::NoReplica;
-            };
+    let primary = topology.primary();
+    if aim.side == Side::Primary {
+        return primary.map_or(Route::NoPrimary, Route::Server);
+    }
+    if let (Side::Any, Some(primary)) = (aim.side, primary) {
+        return Route::Server(primary);
+    }
+    let is_avoided = |index: usize| aim.avoided & (1 << (index % 64)) != 0;
+    let replicas: Vec<_> = topology
+        .replicas()
+        .filter(|index| !is_avoided(*index) && (aim.floor == 0 || replayed(*index) >= aim.floor))
+        .chain(primary.filter(|_| aim.counts_primary))
+        .collect();
+    let random = random();
+    match (pick(&replicas, random), pick(&replicas, random.rotate_left(32))) {
+        (Some(first), Some(second)) => {
             let is_second_better = load(topology, second, &outstanding) < load(topology, first, &outstanding);
             Route::Server(if is_second_better { second } else { first })
         }
+        _ if aim.falls_back => primary.map_or(Route::NoPrimary, Route::Server),
+        _ => Route::NoReplica,
     }
 }
 
@@ -62,46 +346,4 @@ fn load(topology: &Topology, server: usize, outstanding: &impl Fn(usize) -> u32)
 }
 
 #[cfg(test)]
-mod tests {
-    use pgrouting_contract::report::{Health, Role};
-
-    use super::*;
-    use crate::topology::ServerState;
-
-    fn topology(roles: &[Role]) -> Topology {
-        let server = |role: &Role| ServerState {
-            role: *role,
-            health: Health::Up,
-            ..ServerState::unknown("s".to_owned(), 100)
-        };
-        Topology { servers: roles.iter().map(server).collect() }
-    }
-
-    #[test]
-    fn routed_and_primary_sessions_go_to_the_primary() {
-        let topology = topology(&[Role::Replica, Role::Primary]);
-        for access in [Access::Routed, Access::Primary] {
-            assert_eq!(route(&topology, access, |_| 0, || 7), Route::Server(1));
-        }
-    }
-
-    #[test]
-    fn without_the_server_that_is_needed_there_is_no_route() {
-        assert_eq!(route(&topology(&[Role::Replica]), Access::Routed, |_| 0, || 7), Route::NoPrimary);
-        assert_eq!(route(&topology(&[Role::Primary]), Access::ReadOnly, |_| 0, || 7), Route::NoReplica);
-    }
-
-    #[test]
-    fn of_two_replicas_the_one_with_fewer_clients_is_taken() {
-        let topology = topology(&[Role::Primary, Role::Replica, Role::Replica]);
-        let busy = |server| if server == 1 { 5 } else { 1 };
-        // The halves of the random number pick both.
-        assert_eq!(route(&topology, Access::ReadOnly, busy, || 1 << 32), Route::Server(2));
-        assert_eq!(route(&topology, Access::ReadOnly, busy, || 1), Route::Server(2));
-        assert_eq!(
-            route(&topology, Access::ReadOnly, busy, || 0),
-            Route::Server(1),
-            "both halves pick the same"
-        );
-    }
-}
+mod tests;

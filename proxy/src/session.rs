@@ -6,20 +6,25 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use pgrouting_contract::stage::Stage;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::cancel::CancelHandle;
+use crate::classify::verdict::{Reason, Verdict};
+use crate::fleet::View;
 use crate::pool::server_pool::Lease;
-use crate::route::Access;
+use crate::route::{Access, Aim, Refusal as ReplicaRefusal, Side, Why};
 use crate::server::connect::ConnectError;
 use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::end::End;
 use crate::session::exchange::{Exchange, Stop};
+use crate::session::judge::Segment;
 use crate::session::relay::{Seen, tell_restored};
 use crate::session::request::client_header;
+use crate::session::routing::{Decision, Gate, leaves_no_trace};
 use crate::session::signals::Signals;
 use crate::session::startup::Newcomer;
 use crate::session::tenancy::{Refusal, Tenancy};
@@ -34,11 +39,14 @@ pub mod end;
 pub mod exchange;
 pub mod forward;
 pub mod greeting;
+pub mod judge;
 pub mod outdated;
 pub mod prepared;
 pub mod refusal;
 pub mod relay;
 pub mod request;
+pub mod rescue;
+pub mod routing;
 pub mod signals;
 pub mod startup;
 pub mod state;
@@ -59,6 +67,8 @@ struct Session {
     cancel: CancelHandle,
     /// The connection that the session keeps, and why.
     kept: Option<(PinReason, Lease)>,
+    /// The decision on the transaction at hand.
+    decision: Decision,
     /// For what it is counted as one that keeps its connection.
     pinned: Option<PinReason>,
 }
@@ -69,7 +79,8 @@ pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>
     let entered = Box::pin(startup::enter(stream, context, worker, access)).await;
     let Some(newcomer) = entered else { return };
     let Newcomer { client, tenancy, cancel, counted } = newcomer;
-    Box::pin(Session { client, tenancy, cancel, kept: None, pinned: None }.run()).await;
+    let decision = Decision { aim: Aim::PRIMARY, why: Why::Pinned, verdict: Verdict::Read };
+    Box::pin(Session { client, tenancy, cancel, kept: None, decision, pinned: None }.run()).await;
     drop(counted);
 }
 
@@ -138,10 +149,14 @@ impl Session {
     /// Waits for one request and serves it to the end of its transaction.
     async fn transaction(&mut self, signals: &mut Signals<'_>) -> Result<(), End> {
         let lease = match self.kept.take() {
-            Some((_, lease)) => lease,
+            Some((_, lease)) => {
+                self.client.routing.gate = Gate::default();
+                lease
+            }
             None => {
                 let message_bytes_max = self.tenancy.limits.message_bytes_max;
                 waiting::request(&mut self.client, signals, message_bytes_max).await?;
+                self.decide();
                 let settings = &self.client.state.settings;
                 let leased = match self.tenancy.lease_at_once(settings) {
                     Ok(lease) => Ok(lease),
@@ -153,12 +168,79 @@ impl Session {
                     },
                 };
                 match leased {
-                    Ok(lease) => lease,
+                    Ok(lease) => {
+                        self.note_route();
+                        lease
+                    }
                     Err(refusal) => return self.refuse(refusal),
                 }
             }
         };
         self.exchange(lease, signals).await
+    }
+
+    /// Decides where the transaction goes that begins with the request at hand.
+    fn decide(&mut self) {
+        self.tenancy.look_at_view();
+        let view = Arc::clone(self.tenancy.view());
+        let is_split = view.active.config.stage >= Stage::Split;
+        if !is_split && !self.tenancy.worker.is_sampled() {
+            let side = if self.tenancy.access == Access::ReadOnly { Side::Replica } else { Side::Primary };
+            let why = if self.tenancy.access == Access::Routed { Why::Stage } else { Why::Port };
+            let verdict = Verdict::Primary(Reason::Unparsed);
+            self.decision = Decision { aim: Aim { side, ..Aim::PRIMARY }, why, verdict };
+            self.tenancy.aim = self.decision.aim;
+            return;
+        }
+        let client = &mut self.client;
+        client.routing.judge.cache_bytes = view.active.config.split.verdict_cache_bytes;
+        client.routing.judge.refresh();
+        let segment = client.routing.judge.segment(&client.inbox, &client.statements);
+        let segment = segment.unwrap_or(Segment::UNREAD);
+        let isolation = client.state.settings.value("default_transaction_isolation");
+        let user = &self.tenancy.identity.user;
+        self.decision = client.routing.decide(&view, self.tenancy.access, user, isolation, &segment);
+        self.tenancy.aim = self.decision.aim;
+        if !is_split {
+            self.forecast(&view, &segment);
+        } else if self.decision.aim.side == Side::Replica
+            && self.tenancy.access == Access::Routed
+            && view.active.config.split.rescue
+            && !segment.is_open
+            && segment.verdict == Verdict::Read
+        {
+            let statements = segment.defines.then(|| client.statements.clone());
+            client.routing.rescue.keep(client.inbox.get(..segment.length).unwrap_or_default(), statements);
+        }
+    }
+
+    /// Counts what a transaction is that is not routed.
+    fn forecast(&mut self, view: &View, segment: &Segment) {
+        let metrics = &self.tenancy.worker.metrics;
+        let why = if segment.is_unread { Why::Unread } else { Why::Verdict(segment.verdict) };
+        if let Some(counter) = metrics.forecast.0.get(why.index()) {
+            counter.add_one();
+        }
+        let reads = why == Why::Verdict(Verdict::Read);
+        if reads && view.topology.replicas().next().is_some() && self.client.routing.floor_at(view).is_none()
+        {
+            metrics.forecast_stale.add_one();
+        }
+    }
+
+    /// Notes where the transaction goes now that there is a connection.
+    fn note_route(&mut self) {
+        let is_at_primary = self.tenancy.is_at_primary();
+        let is_watched = self.tenancy.access == Access::Routed
+            && self.decision.aim.side == Side::Replica
+            && !is_at_primary;
+        self.tenancy.worker.metrics.count_route(is_at_primary, self.decision.why);
+        let routing = &mut self.client.routing;
+        routing.last = Some((self.tenancy.server_name(), self.decision.why));
+        routing.begin(is_watched, &self.decision);
+        if !is_watched {
+            routing.rescue.disarm();
+        }
     }
 
     async fn exchange(&mut self, mut lease: Lease, signals: &mut Signals<'_>) -> Result<(), End> {
@@ -199,6 +281,10 @@ impl Session {
             // A cancel request is on its way and must not hit the connection's next client.
             self.cancel.settled().await;
         }
+        if let Some(ended) = self.rescue(&stop) {
+            return ended;
+        }
+        self.note_floor(&seen);
         let reason = self.reason();
         match stop {
             Ok(Stop::AtRest) => {
@@ -213,6 +299,47 @@ impl Session {
                 }
                 Err(End::Told(end::shutdown()))
             }
+        }
+    }
+
+    /// Puts a request that a replica refused back, to be run on the primary.
+    fn rescue(&mut self, stop: &Result<Stop, ()>) -> Option<Result<(), End>> {
+        let routing = &mut self.client.routing;
+        if matches!(stop, Ok(Stop::ServerGone(_))) && routing.rescue.is_armed() && routing.gate.is_proved() {
+            routing.rescue.refuse(ReplicaRefusal::Gone);
+        }
+        let is_over = matches!(stop, Ok(Stop::AtRest | Stop::ServerGone(_)));
+        if !is_over || !routing.rescue.is_dropping() {
+            routing.rescue.disarm();
+            return None;
+        }
+        let (refusal, request, statements) = routing.rescue.take()?;
+        let index = ReplicaRefusal::ALL.iter().position(|known| *known == refusal);
+        if let Some(counter) = index.and_then(|index| self.tenancy.worker.metrics.rescued.get(index)) {
+            counter.add_one();
+        }
+        if refusal == ReplicaRefusal::Misroute {
+            routing.judge.learn_request(&request, &self.client.statements);
+        }
+        if matches!(refusal, ReplicaRefusal::Misroute | ReplicaRefusal::Missing) {
+            routing.judge.cell().suspect();
+        }
+        debug!(?refusal, "a replica refuses a request, which runs on the primary");
+        if let Some(statements) = statements {
+            self.client.statements = statements;
+        }
+        self.client.inbox.put_back(&request);
+        Some(Ok(()))
+    }
+
+    /// Notes whether the transaction may have written.
+    fn note_floor(&mut self, seen: &Seen) {
+        let routing = &mut self.client.routing;
+        let is_known = seen.queries <= 1 && leaves_no_trace(self.decision.verdict) && self.kept.is_none();
+        let is_replica = routing.gate.is_watched || self.tenancy.access == Access::ReadOnly;
+        if seen.queries > 0 && !is_known && !is_replica && self.client.state.is_tracked {
+            let view = Arc::clone(self.tenancy.view());
+            self.client.routing.note_written(&view);
         }
     }
 

@@ -49,6 +49,19 @@ impl Inbox {
         }
     }
 
+    /// Puts bytes before the first that is there.
+    pub fn put_back(&mut self, bytes: &[u8]) {
+        if self.taken >= bytes.len() {
+            self.taken -= bytes.len();
+            if let Some(room) = self.bytes.get_mut(self.taken..self.taken + bytes.len()) {
+                room.copy_from_slice(bytes);
+            }
+        } else {
+            self.bytes = [bytes, self].concat();
+            self.taken = 0;
+        }
+    }
+
     /// Makes room for so many bytes more.
     pub fn reserve(&mut self, count: usize) {
         if self.bytes.capacity() - self.bytes.len() < count && self.taken > 0 {

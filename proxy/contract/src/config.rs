@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::duration::DurationText;
 use crate::peers::PeersConfig;
+use crate::split::SplitConfig;
 use crate::stage::Stage;
 
 /// The number of a document among those of its pool. The higher one wins, whatever the order of arrival.
@@ -80,6 +81,9 @@ pub struct ProxyConfig {
     /// Limits and waits.
     #[serde(default)]
     pub pooling: PoolingConfig,
+    /// How reads are told from writes and where they go; in effect from stage `Split` on.
+    #[serde(default)]
+    pub split: SplitConfig,
     /// The other proxies of the pool, which are asked about cancel requests with an unknown key; nobody is where this is
     /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,4 +8,5 @@ pub mod config;
 pub mod duration;
 pub mod peers;
 pub mod report;
+pub mod split;
 pub mod stage;

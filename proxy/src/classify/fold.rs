@@ -13,7 +13,9 @@ pub fn folded(sql: &[u8]) -> String {
     for token in Lexer::new(sql, false) {
         let (text, is_word) = match token {
             Token::Word(word) => (String::from_utf8_lossy(word).into_owned(), true),
-            Token::Quoted(name) => (format!("\"{}\"", String::from_utf8_lossy(name)), true),
+            Token::Quoted(name) | Token::UnicodeQuoted(name) => {
+                (format!("\"{}\"", String::from_utf8_lossy(name)), true)
+            }
             Token::Text(_) | Token::DollarText(_) | Token::Number => ("?".to_owned(), true),
             Token::Parameter => ("$".to_owned(), true),
             Token::Symbol(symbol) => (char::from(symbol).to_string(), false),

@@ -36,6 +36,9 @@ impl Kinds {
     /// A database is dropped, renamed or copied, which needs it to be without connections.
     pub const DATABASE: Self = Self(1 << 13);
 
+    /// Something is defined that may change where statements run: a function, a view, a table of another kind.
+    pub const CATALOG: Self = Self(1 << 14);
+
     /// All that the server can be asked about.
     pub const ASKABLE: Self = Self(
         Self::SETTING.0 | Self::TEMP.0 | Self::CURSOR.0 | Self::LISTEN.0 | Self::PREPARE.0 | Self::LOCK.0,

@@ -12,6 +12,8 @@ pub enum Token<'a> {
     Word(&'a [u8]),
     /// An identifier in quotes, without them; doubled quotes inside are left.
     Quoted(&'a [u8]),
+    /// The same with Unicode escapes in it, `U&"..."`.
+    UnicodeQuoted(&'a [u8]),
     /// A string constant, without its quotes and not unescaped.
     Text(&'a [u8]),
     /// A dollar-quoted string constant, which is as it stands.
@@ -123,6 +125,18 @@ impl<'a> Lexer<'a> {
         Token::Quoted(content)
     }
 
+    fn quoted_or_string(&mut self) -> Token<'a> {
+        if self.peek(0) == b'"' { self.quoted() } else { self.string(false) }
+    }
+
+    /// The next token and where it begins and ends.
+    pub fn next_placed(&mut self) -> Option<(Token<'a>, usize, usize)> {
+        self.skip_blank();
+        let from = self.at;
+        let token = self.next()?;
+        Some((token, from, self.at.min(self.text.len())))
+    }
+
     fn word(&mut self) -> &'a [u8] {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let length = rest.iter().position(|byte| !is_inside_word(*byte)).unwrap_or(rest.len());
@@ -232,7 +246,10 @@ impl<'a> Iterator for Lexer<'a> {
             }
             b'u' | b'U' if self.peek(1) == b'&' && matches!(self.peek(2), b'\'' | b'"') => {
                 self.at += 2;
-                if self.peek(0) == b'"' { self.quoted() } else { self.string(false) }
+                match self.quoted_or_string() {
+                    Token::Quoted(name) => Token::UnicodeQuoted(name),
+                    other => other,
+                }
             }
             _ if is_word_start(byte) => Token::Word(self.word()),
             _ => {
@@ -316,7 +333,7 @@ pub fn is_syntax(word: &[u8]) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Token::{DollarText, Number, Parameter, Quoted, Symbol, Text, Word};
+    use super::Token::{DollarText, Number, Parameter, Quoted, Symbol, Text, UnicodeQuoted, Word};
     use super::*;
 
     fn tokens(text: &str) -> Vec<Token<'_>> {
@@ -363,7 +380,7 @@ mod tests {
     fn escapes_follow_the_kind_of_string() {
         assert_eq!(tokens(r"E'a\'b' c"), [Text(br"a\'b"), Word(b"c")]);
         assert_eq!(tokens(r"'a\' c"), [Text(br"a\"), Word(b"c")]);
-        assert_eq!(tokens(r#"U&"a" U&'b' x'0f'"#), [Quoted(b"a"), Text(b"b"), Text(b"0f")]);
+        assert_eq!(tokens(r#"U&"a" U&'b' x'0f'"#), [UnicodeQuoted(b"a"), Text(b"b"), Text(b"0f")]);
         let mut lexer = Lexer::new(br"'a\' b'", true);
         assert_eq!(lexer.next(), Some(Text(br"a\' b")));
         let mut lexer = Lexer::new(br"'a\b'", false);

@@ -115,6 +115,8 @@ impl<'a> Walk<'a> {
             match token {
                 Token::Word(word) if was_start => self.statement(word),
                 Token::Word(word) => self.inside(word),
+                // Whatever it names.
+                Token::UnicodeQuoted(_) => self.found.begins(Kinds::ASKABLE),
                 Token::Quoted(name) if name == b"pg_temp" => self.found.begins(Kinds::TEMP),
                 Token::Text(text) => self.text(&unescaped(text)),
                 Token::DollarText(text) => self.text(text),
@@ -162,6 +164,9 @@ impl<'a> Walk<'a> {
         self.found.ends = self.found.ends.and(ends);
         if ends.is_empty() {
             self.found.begins(Kinds::CREATE);
+            if self.defines_for_catalog() {
+                self.found.begins(Kinds::CATALOG);
+            }
         }
         if self.next_is("DATABASE") {
             self.found.begins(Kinds::DATABASE);
@@ -175,6 +180,40 @@ impl<'a> Walk<'a> {
         if is_about {
             self.found.begins(Kinds::FUNCTIONS);
         }
+    }
+
+    /// Whether what is created or altered may change where statements run; what is only the session's does not.
+    fn defines_for_catalog(&self) -> bool {
+        const OTHERS: [&str; 20] = [
+            "TEMP",
+            "TEMPORARY",
+            "LOCAL",
+            "GLOBAL",
+            "INDEX",
+            "UNIQUE",
+            "STATISTICS",
+            "DATABASE",
+            "ROLE",
+            "USER",
+            "GROUP",
+            "TABLESPACE",
+            "PUBLICATION",
+            "SUBSCRIPTION",
+            "SERVER",
+            "TRIGGER",
+            "EVENT",
+            "SYSTEM",
+            "DEFAULT",
+            "MATERIALIZED",
+        ];
+        let mut ahead = self.lexer.clone();
+        let mut second = ahead.next();
+        if matches!(second, Some(Token::Word(word)) if word.eq_ignore_ascii_case(b"OR")) {
+            ahead.next();
+            second = ahead.next();
+        }
+        !matches!(second, Some(Token::Word(word))
+            if OTHERS.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
     }
 
     /// A word that does not begin a statement.
@@ -414,7 +453,9 @@ mod tests {
             ("DO 'BEGIN EXECUTE ''SET a.'' || x; END'", Kinds::ASKABLE.and(Kinds::OPAQUE)),
             ("EXECUTE p", Kinds::ASKABLE),
         ] {
-            let begins = touches(sql.as_bytes()).begins.without(Kinds::CREATE).without(Kinds::FUNCTIONS);
+            let begins = touches(sql.as_bytes())
+                .begins
+                .without(Kinds::CREATE.and(Kinds::FUNCTIONS).and(Kinds::CATALOG));
             assert_eq!(begins, kinds, "{sql}");
         }
     }
@@ -449,7 +490,7 @@ mod tests {
         assert_eq!(found.settings.len(), 1);
         assert_eq!(&*found.calls[0], "f");
         let defined = touches(b"CREATE FUNCTION f() RETURNS int AS $$ BEGIN SET my.x = 1; END $$");
-        assert_eq!(defined.begins, Kinds::CREATE.and(Kinds::FUNCTIONS));
+        assert_eq!(defined.begins, Kinds::CREATE.and(Kinds::FUNCTIONS).and(Kinds::CATALOG));
         assert!(touches_of_body(b"UPDATE t SET a = 1").begins.is_empty());
         assert_eq!(touches_of_body(b"BEGIN SET x = 1; END").begins, Kinds::SETTING);
     }

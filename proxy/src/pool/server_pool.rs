@@ -43,7 +43,7 @@ pub struct PoolLimits {
 #[derive(Debug)]
 pub struct ServerPool {
     /// The server's name in the document.
-    pub name: String,
+    pub name: Arc<str>,
     /// Where it is.
     pub endpoint: Endpoint,
     state: Mutex<State>,
@@ -119,7 +119,7 @@ impl ServerPool {
     #[must_use]
     pub fn new(name: String, endpoint: Endpoint, limits: PoolLimits) -> Arc<Self> {
         Arc::new(Self {
-            name,
+            name: name.into(),
             endpoint,
             state: Mutex::new(State {
                 limits: Arc::new(limits),

@@ -32,6 +32,8 @@ pub struct Statement {
     total: Arc<AtomicUsize>,
     /// Raised when a server finds that what it prepared earlier does not fit its tables any more.
     version: AtomicU32,
+    /// What was judged of it, and by which snapshot of the catalog.
+    judged: AtomicU64,
 }
 
 impl Statement {
@@ -39,11 +41,31 @@ impl Statement {
         total.fetch_add(definition.len(), Ordering::Relaxed);
         let found = touches(split_cstr(&definition).map_or(&definition, |(text, _)| text));
         let touches = (!found.is_nothing()).then(|| Box::new(found));
-        Self { id, name, definition, touches, total: Arc::clone(total), version: AtomicU32::new(0) }
+        Self {
+            id,
+            name,
+            definition,
+            touches,
+            total: Arc::clone(total),
+            version: AtomicU32::new(0),
+            judged: AtomicU64::new(0),
+        }
     }
 
     fn version(&self) -> u32 {
         self.version.load(Ordering::Relaxed)
+    }
+
+    /// What is judged of its text by the snapshot of that epoch, in 16 bits that mean something to the caller; `judge` is
+    /// asked once for each snapshot.
+    pub fn judged(&self, epoch: u64, judge: impl FnOnce(&[u8]) -> u16) -> u16 {
+        let known = self.judged.load(Ordering::Relaxed);
+        if known >> 16 == epoch + 1 {
+            return u16::try_from(known & 0xffff).unwrap_or_default();
+        }
+        let code = judge(self.text());
+        self.judged.store((epoch + 1) << 16 | u64::from(code), Ordering::Relaxed);
+        code
     }
 
     /// Its text.

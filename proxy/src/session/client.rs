@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use tokio::net::TcpStream;
 
 use crate::session::prepared::ClientStatements;
+use crate::session::routing::Routing;
 use crate::session::state::State;
 use crate::socket::{Inbox, Outbox};
 
@@ -29,6 +30,8 @@ pub struct Client {
     pub statements: ClientStatements,
     /// What it has set, and what ties it to a connection.
     pub state: State,
+    /// Where its transactions go.
+    pub routing: Routing,
     /// Bytes of a large message, still to come, that go to the server as they are.
     pub streaming: usize,
     /// Bytes of a large message, still to come, that nobody wants.
@@ -40,13 +43,14 @@ pub struct Client {
 impl Client {
     /// A client whose first bytes, if it sent any with its login, are in `inbox`.
     #[must_use]
-    pub fn new(stream: TcpStream, inbox: Inbox, state: State) -> Self {
+    pub fn new(stream: TcpStream, inbox: Inbox, state: State, routing: Routing) -> Self {
         Self {
             stream,
             inbox,
             outbox: Outbox::default(),
             statements: ClientStatements::default(),
             state,
+            routing,
             streaming: 0,
             discarding: 0,
             is_skipping: false,

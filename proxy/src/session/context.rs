@@ -11,12 +11,14 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::Audit;
 use crate::auth::users::Credentials;
 use crate::cancel::{CancelRegistry, CancelVerdict};
+use crate::catalogs::Catalogs;
+use crate::classify::cache::Verdicts;
 use crate::error::ErrorKind;
 use crate::fleet::Fleet;
 use crate::metrics::{Counter, WorkerMetrics};
 use crate::peers::Peers;
 use crate::roles::Roles;
-use crate::route::Access;
+use crate::route::{Access, Why};
 use crate::server::connection::{Identities, Parameters, WorkerId};
 use crate::server::prepared::Statements;
 use crate::server::settings::SettingsRegistry;
@@ -30,6 +32,9 @@ const LEAVING_PER_SECOND: u64 = 1000;
 
 /// The longest that an idle client may be left alone after the process was told to stop.
 const LEAVING_WITHIN: Duration = Duration::from_secs(10);
+
+/// Of the transactions of a pool that does not split, one in so many is judged.
+pub const FORECAST_ONE_IN: u64 = 16;
 
 /// What all sessions share.
 #[derive(Debug)]
@@ -46,6 +51,10 @@ pub struct Context {
     pub peers: Peers,
     /// The prepared statements.
     pub statements: Statements,
+    /// The catalogs of the databases in use.
+    pub catalogs: Arc<Catalogs>,
+    /// What texts were judged to be.
+    pub verdicts: Arc<Verdicts>,
     /// The settings that clients have.
     pub settings: Arc<SettingsRegistry>,
     /// What sessions of one database share.
@@ -84,6 +93,13 @@ impl Worker {
         self.stopping.load(Ordering::Relaxed)
     }
 
+    /// Whether this transaction is one of those that are judged though they are not routed: one in
+    /// [`FORECAST_ONE_IN`].
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        self.metrics.transactions.value().is_multiple_of(FORECAST_ONE_IN)
+    }
+
     /// Adds what was seen in an exchange.
     pub fn count(&self, seen: &Seen) {
         self.metrics.queries.add(seen.queries);
@@ -109,6 +125,14 @@ impl WorkerMetrics {
     pub fn count_error(&self, kind: ErrorKind) {
         let index = ErrorKind::ALL.iter().position(|known| *known == kind);
         if let Some(counter) = index.and_then(|index| self.errors.get(index)) {
+            counter.add_one();
+        }
+    }
+
+    /// Counts a transaction by where it went and why.
+    pub fn count_route(&self, is_at_primary: bool, why: Why) {
+        let counters = if is_at_primary { &self.routes_primary } else { &self.routes_replica };
+        if let Some(counter) = counters.0.get(why.index()) {
             counter.add_one();
         }
     }

@@ -67,7 +67,7 @@ pub fn fault(fault: &RequestFault) -> ClientError {
 
 /// The server has closed a connection that the session needs.
 pub fn lost(lease: &Lease) -> End {
-    warn!(server = lease.pool().name, "the server closed a connection in use");
+    warn!(server = &*lease.pool().name, "the server closed a connection in use");
     End::Told(
         ClientError::fatal(
             ErrorKind::Server,
@@ -96,7 +96,7 @@ pub fn of(
             lost(&lease)
         }
         Stop::ServerFault(error) => {
-            warn!(server = lease.pool().name, %error, "a server connection is out of step and is closed");
+            warn!(server = &*lease.pool().name, %error, "a server connection is out of step and is closed");
             End::Told(ClientError::fatal(
                 ErrorKind::Server,
                 sqlstate::PROTOCOL_VIOLATION,

@@ -13,13 +13,14 @@ use crate::server::settings::{LIFT_TIMEOUT, or_exit};
 use crate::session::client::Client;
 use crate::session::refusal::{Limits, REFUSED_BY_ANY_SERVER, refuse_parse, reject_pin, rejection};
 use crate::session::request::{RequestFault, client_header, is_streamed};
+use crate::session::routing::Pass;
 use crate::transaction::TransactionStatus;
 use crate::wire::codec::{put_cstr, split_cstr};
 use crate::wire::frame::{HEADER_LEN, Header};
 use crate::wire::frontend::{
     BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
-    SYNC, TERMINATE, Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse,
-    put_query, target,
+    SYNC, SYNC_MESSAGE, TERMINATE, Target, bind_names, parse, put_close_statement, put_describe_statement,
+    put_parse, put_query, target,
 };
 use crate::wire::sqlstate;
 
@@ -102,7 +103,7 @@ impl Walk<'_> {
             if header.kind == TERMINATE {
                 return Ok(Forwarded::Terminate);
             }
-            if must_wait(client, server, header.kind) {
+            if must_wait(client, server, header.kind) || !may_pass(client, server, rest, header.kind) {
                 break;
             }
             forwarded = Forwarded::Something;
@@ -116,6 +117,9 @@ impl Walk<'_> {
             client.streaming = header.total - message.len();
             self.at += message.len();
             take(client, server, self.statements, self.limits, message, header);
+            if matches!(header.kind, QUERY | FUNCTION_CALL | SYNC | FLUSH) {
+                client.routing.gate.is_open = false;
+            }
         }
         Ok(forwarded)
     }
@@ -134,6 +138,42 @@ const fn must_wait(client: &Client, server: &ServerConnection, kind: u8) -> bool
     let has_unnamed = client.statements.has_unnamed() || server.unnamed.is_some();
     let defines = matches!(kind, PARSE | CLOSE) || (kind == QUERY && has_unnamed);
     defines || server.replies.is_defining()
+}
+
+/// Whether a message may go to a server that only takes reads: it belongs to a request that was judged to be one, or to a
+/// READ ONLY transaction.
+fn may_pass(client: &mut Client, server: &mut ServerConnection, rest: &[u8], kind: u8) -> bool {
+    let gate = &mut client.routing.gate;
+    if !gate.is_watched || gate.is_open || server.is_skipping {
+        return true;
+    }
+    // The end of what has passed already, or what no server listens to.
+    if (kind == SYNC && server.is_unsynced) || matches!(kind, COPY_DATA | COPY_DONE | COPY_FAIL) {
+        return true;
+    }
+    if gate.is_in_block {
+        // Only the answers tell whether the transaction goes on.
+        let goes_on = server.replies.is_empty() && server.transaction != TransactionStatus::Idle;
+        gate.is_open = goes_on;
+        return goes_on;
+    }
+    match client.routing.lets_pass(rest, &client.statements) {
+        Pass::Yes => {
+            client.routing.gate.is_open = true;
+            client.routing.rescue.disarm();
+            true
+        }
+        Pass::No => {
+            if server.is_unsynced && server.replies.is_empty() {
+                // What came before a Flush only prepared something: it is ended, so that the rest can go elsewhere.
+                server.outbox.bytes().extend_from_slice(&SYNC_MESSAGE);
+                server.replies.push(Owed::HiddenSync);
+                server.is_unsynced = false;
+            }
+            false
+        }
+        Pass::Wait => false,
+    }
 }
 
 /// Gives the connection this client's settings, where it has others, before its first message.
@@ -272,6 +312,9 @@ fn note_query(
     }
     let sql = message.get(HEADER_LEN..).unwrap_or_default();
     let sql = sql.strip_suffix(b"\0").unwrap_or(sql);
+    if client.routing.gate.is_proved() {
+        return Ok(false);
+    }
     let touches = touches(sql);
     if let Some(error) = reject_pin(client, limits, &touches) {
         return Err(error);
@@ -358,6 +401,7 @@ fn take_bind(
     let found = client.statements.find(name);
     if let Some(statement) = found
         && let Some(touches) = &statement.touches
+        && !client.routing.gate.is_proved()
     {
         client.state.note(touches, statement.text());
         if !touches.ends.is_empty() {

@@ -7,7 +7,7 @@ use crate::server::prepared::Statement;
 use crate::server::replies::Definition;
 
 /// What a client has prepared.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct ClientStatements {
     named: Named,
     unnamed: Option<Arc<Statement>>,

@@ -10,6 +10,7 @@ use crate::server::prepared::NAME_PREFIX;
 use crate::server::replies::{Owed, SkipsUntil};
 use crate::session::client::Client;
 use crate::session::outdated;
+use crate::session::rescue::{Shown, examine};
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{
     self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_BOTH_RESPONSE,
@@ -66,10 +67,19 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
                 break;
             }
         }
+        if client.routing.rescue.is_armed() && !server.replies.front().is_some_and(Owed::is_hidden) {
+            match examine(server) {
+                Shown::Nothing => break,
+                Shown::Answer => client.routing.rescue.disarm(),
+                Shown::Refusal(refusal) => client.routing.rescue.refuse(refusal),
+            }
+        }
         if server.replies.has_local() {
             put_local(client, server);
         }
-        pass_plain(server);
+        if !client.routing.rescue.is_dropping() {
+            pass_plain(server);
+        }
         let rest = server.inbox.get(server.cleared..).unwrap_or_default();
         let Ok(found) = header(rest, SERVER_MESSAGE_MAX) else {
             return Err(OutOfStep { kind: rest.first().copied().unwrap_or_default() });
@@ -81,7 +91,11 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
             server.inbox.reserve(missing);
             break;
         }
-        match take(client, server, seen, found)? {
+        let fate = take(client, server, seen, found)?;
+        // What a replica says of a request that runs elsewhere now is nobody's business.
+        let fate = if client.routing.rescue.is_dropping() { Fate::Keep } else { fate };
+        match fate {
+            Fate::Keep if !is_there => return Err(OutOfStep { kind: found.kind }),
             Fate::Pass if is_there => server.cleared += found.total,
             Fate::Pass => server.passing = found.total,
             Fate::Keep => leave_out(client, server, found.total),
@@ -152,7 +166,13 @@ fn leave_out(client: &mut Client, server: &mut ServerConnection, count: usize) {
 
 /// Puts in the answers that we owe in the server's place and whose turn it is. Not while a message is passing.
 pub fn put_local(client: &mut Client, server: &mut ServerConnection) {
+    if client.routing.rescue.is_armed() {
+        return;
+    }
     while let Some(owed) = server.replies.pop_local() {
+        if client.routing.rescue.is_dropping() {
+            continue;
+        }
         leave_out(client, server, 0);
         let answer = match owed {
             Owed::LocalClose(_) => CLOSE_COMPLETE_MESSAGE,
@@ -209,7 +229,12 @@ fn take(
         PARAMETER_STATUS => note_parameter(server),
         NOTIFICATION_RESPONSE => return Ok(Fate::Pass),
         ERROR_RESPONSE => return Ok(take_error(client, server, seen)),
-        READY_FOR_QUERY => take_ready(server, seen, out_of_step)?,
+        READY_FOR_QUERY => {
+            take_ready(server, seen, out_of_step)?;
+            if server.transaction == TransactionStatus::Idle {
+                client.state.end_definitions();
+            }
+        }
         _ => {}
     }
     Ok(fate)

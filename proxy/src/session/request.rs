@@ -14,7 +14,7 @@ pub const COLLECTED_MAX: usize = 64 * 1024;
 
 /// A batch that is longer is passed on before its Sync or Flush, in bytes: a client that never sends one must not fill
 /// the memory.
-const BATCH_COLLECTED_MAX: usize = 256 * 1024;
+pub const BATCH_COLLECTED_MAX: usize = 256 * 1024;
 
 /// How far a request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

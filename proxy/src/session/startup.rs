@@ -21,6 +21,8 @@ use crate::session::cancel::cancel;
 use crate::session::client::Client;
 use crate::session::context::{Context, CountedClient, Worker};
 use crate::session::end::{self};
+use crate::session::judge::Judge;
+use crate::session::routing::Routing;
 use crate::session::state::State;
 use crate::session::tenancy::Tenancy;
 use crate::socket::{Inbox, Outbox};
@@ -83,11 +85,21 @@ pub async fn enter(
                         &opened_with,
                         is_exclusive,
                     );
-                    let tracking =
-                        context.databases.tracking(&startup.database, &context.settings, &context.audit);
+                    let catalog = context.catalogs.of(&startup.database);
+                    let tracking = context.databases.tracking(
+                        &startup.database,
+                        &context.settings,
+                        &context.audit,
+                        &catalog,
+                    );
                     let state = State::new(tracking, settings, !is_exclusive);
-                    let mut client =
-                        Client::new(entrance.stream, Inbox::with(entrance.inbox.to_vec()), state);
+                    let judge = Judge::new(catalog, Arc::clone(&context.verdicts));
+                    let mut client = Client::new(
+                        entrance.stream,
+                        Inbox::with(entrance.inbox.to_vec()),
+                        state,
+                        Routing::new(judge),
+                    );
                     *client.outbox.bytes() = entrance.out;
                     let cancel = context.cancels.register(startup.secret_len());
                     let tenancy = Tenancy::new(context, worker, identity, access);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::time::Instant;
 
 use crate::audit::Audit;
+use crate::catalog::CatalogCell;
 use crate::classify::bodies::{Bodies, Weighed};
 use crate::classify::databases::databases;
 use crate::classify::kinds::Kinds;
@@ -32,6 +33,8 @@ pub struct Tracking {
     /// What was seen that relies on one connection.
     pub audit: Arc<Audit>,
     /// What the database's functions do.
+    /// The database's catalog, which definitions make outdated.
+    pub catalog: Arc<CatalogCell>,
     bodies: Bodies,
 }
 
@@ -48,6 +51,7 @@ impl Databases {
         database: &str,
         registry: &Arc<SettingsRegistry>,
         audit: &Arc<Audit>,
+        catalog: &Arc<CatalogCell>,
     ) -> Arc<Tracking> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tracking) = known.get(database).and_then(Weak::upgrade) {
@@ -57,6 +61,7 @@ impl Databases {
         let tracking = Arc::new(Tracking {
             registry: Arc::clone(registry),
             audit: Arc::clone(audit),
+            catalog: Arc::clone(catalog),
             bodies: Bodies::default(),
         });
         known.insert(database.to_owned(), Arc::downgrade(&tracking));
@@ -90,6 +95,18 @@ pub struct State {
     unknown: Vec<Box<str>>,
     /// The databases that a statement needs to be without connections.
     databases: Option<Vec<String>>,
+    /// The transaction has defined something that the catalog tells of, or may have.
+    defines: Defines,
+}
+
+/// What a transaction may have defined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Defines {
+    Nothing,
+    /// It is not known what it ran.
+    Perhaps,
+    /// Something that may change where statements run.
+    Surely,
 }
 
 impl State {
@@ -109,6 +126,7 @@ impl State {
             is_unanswered: false,
             unknown: Vec::new(),
             databases: None,
+            defines: Defines::Nothing,
         }
     }
 
@@ -134,6 +152,11 @@ impl State {
         self.tracking.audit.count(begins, application_name, sql);
         if begins.has(Kinds::FUNCTIONS) {
             self.tracking.bodies.forget();
+        }
+        if begins.has(Kinds::CATALOG) {
+            self.defines = Defines::Surely;
+        } else if begins.has(Kinds::ASKABLE) || begins.has(Kinds::CREATE) || ends.has(Kinds::TEMP) {
+            self.defines = self.defines.max(Defines::Perhaps);
         }
         if begins.has(Kinds::DATABASE) {
             self.databases = Some(databases(sql));
@@ -180,6 +203,16 @@ impl State {
         let shown = if begins.has(Kinds::ASKABLE) { begins.without(Kinds::ASKABLE) } else { begins };
         let shown = if shown.has(Kinds::BRIEF) { shown.without(Kinds::TEMP) } else { shown };
         WORDS.iter().find(|(kind, _)| shown.has(*kind)).map(|(_, word)| *word)
+    }
+
+    /// The transaction has ended, and its client has not heard of it yet: whoever routes by the catalog must not do so by
+    /// what was there before.
+    pub fn end_definitions(&mut self) {
+        match std::mem::replace(&mut self.defines, Defines::Nothing) {
+            Defines::Nothing => {}
+            Defines::Perhaps => self.tracking.catalog.suspect(),
+            Defines::Surely => self.tracking.catalog.invalidate(),
+        }
     }
 
     /// The databases that a statement needs to be without connections, once it has been sent.
@@ -350,7 +383,11 @@ mod tests {
         let registry = Arc::new(SettingsRegistry::default());
         let pairs: Vec<_> = startup.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
         let startup = registry.from_startup(&pairs, false).unwrap();
-        State::new(Databases::default().tracking("d", &registry, &Arc::default()), startup, true)
+        State::new(
+            Databases::default().tracking("d", &registry, &Arc::default(), &Arc::default()),
+            startup,
+            true,
+        )
     }
 
     fn run(state: &mut State, sql: &str) {

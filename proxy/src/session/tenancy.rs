@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgrouting_contract::config::{PinPolicy, Traffic};
+use pgrouting_contract::stage::Stage;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
 use crate::pool::server_pool::{Grant, Lease, Request, Slot, Taken};
-use crate::route::{Access, Route, route};
+use crate::route::{Access, Aim, Route, Side, route};
 use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::Identity;
 use crate::server::settings::Settings;
@@ -48,6 +49,10 @@ pub struct Tenancy {
     pub identity: Arc<Identity>,
     /// Where its statements may run.
     pub access: Access,
+    /// What the transaction at hand wants of the servers.
+    pub aim: Aim,
+    /// The server of the latest lease, by its index in the view.
+    server: usize,
 }
 
 /// What a server's pool answered.
@@ -63,7 +68,15 @@ impl Tenancy {
     #[must_use]
     pub fn new(context: Arc<Context>, worker: Arc<Worker>, identity: Arc<Identity>, access: Access) -> Self {
         let view = context.fleet.view();
+        // For the login; every transaction decides anew.
+        let side = match access {
+            Access::ReadOnly => Side::Replica,
+            Access::Routed if view.active.config.stage >= Stage::Split => Side::Any,
+            Access::Routed | Access::Primary => Side::Primary,
+        };
         Self {
+            aim: Aim { side, ..Aim::PRIMARY },
+            server: 0,
             views: context.fleet.subscribe(),
             limits: limits_of(&view),
             view,
@@ -78,6 +91,18 @@ impl Tenancy {
     #[must_use]
     pub const fn view(&self) -> &Arc<View> {
         &self.view
+    }
+
+    /// Whether the latest lease is at the primary.
+    #[must_use]
+    pub fn is_at_primary(&self) -> bool {
+        self.view.topology.primary() == Some(self.server)
+    }
+
+    /// The name of the server of the latest lease.
+    #[must_use]
+    pub fn server_name(&self) -> Arc<str> {
+        self.view.pools.get(self.server).map_or_else(|| "".into(), |pool| Arc::clone(&pool.name))
     }
 
     /// Takes the latest view; costs no lock while there is none.
@@ -97,7 +122,10 @@ impl Tenancy {
         self.look_at_view();
         let Some((index, taken)) = self.take(settings) else { return Err(None) };
         match taken {
-            Taken::Connection(lease) => self.fit(lease).ok_or(None),
+            Taken::Connection(lease) => {
+                self.server = index;
+                self.fit(lease).ok_or(None)
+            }
             taken => Err(Some(Asked { view: Arc::clone(&self.view), index, taken })),
         }
     }
@@ -130,7 +158,7 @@ impl Tenancy {
         if self.view.active.config.pooling.traffic == Traffic::Paused {
             return None;
         }
-        let Route::Server(index) = choose(&self.view, self.access) else { return None };
+        let Route::Server(index) = choose(&self.view, &self.aim) else { return None };
         Some((index, self.view.pools.get(index)?.take(self.wanted(settings))))
     }
 
@@ -147,6 +175,7 @@ impl Tenancy {
                 self.await_server(began, &mut trouble).await?;
                 continue;
             };
+            self.server = index;
             let deadline = began + view.active.config.pooling.checkout_timeout.get();
             let taken = match taken {
                 Taken::Connection(lease) => Ok(lease),
@@ -156,7 +185,7 @@ impl Tenancy {
                     Ok(Ok(Grant::Slot(slot))) => Err(slot),
                     // The server has left the document: another one is asked.
                     Ok(Err(_)) => continue,
-                    Err(_) => return Err(trouble.unwrap_or_else(|| timed_out(&view, self.access))),
+                    Err(_) => return Err(trouble.unwrap_or_else(|| timed_out(&view, &self.aim))),
                 },
             };
             match taken {
@@ -173,7 +202,14 @@ impl Tenancy {
                             return Err(said);
                         }
                         trouble = Some(said);
-                        sleep(RETRY_PAUSE).await;
+                        if self.aim.side == Side::Primary {
+                            sleep(RETRY_PAUSE).await;
+                        } else if self.aim.avoided & (1 << (index % 64)) == 0 {
+                            // Another one may be there.
+                            self.aim.avoided |= 1 << (index % 64);
+                        } else {
+                            sleep(RETRY_PAUSE).await;
+                        }
                     }
                 },
             }
@@ -197,7 +233,7 @@ impl Tenancy {
         self.take_view();
         match changed {
             Ok(_) => Ok(()),
-            Err(_) => Err(trouble.take().unwrap_or_else(|| timed_out(&view, self.access))),
+            Err(_) => Err(trouble.take().unwrap_or_else(|| timed_out(&view, &self.aim))),
         }
     }
 
@@ -240,7 +276,7 @@ impl Tenancy {
         if let Some(hurry) = view.hurries.get(index) {
             hurry.notify_one();
         }
-        let name = view.pools.get(index).map(|pool| pool.name.as_str()).unwrap_or_default();
+        let name = view.pools.get(index).map(|pool| &*pool.name).unwrap_or_default();
         tracing::debug!(server = name, %error, "no connection could be opened");
         let is_transient = error.is_transient();
         match error {
@@ -289,19 +325,20 @@ fn limits_of(view: &View) -> Limits {
     }
 }
 
-fn choose(view: &View, access: Access) -> Route {
+fn choose(view: &View, aim: &Aim) -> Route {
     let outstanding = |index: usize| {
         view.pools.get(index).map_or(0, |pool| {
             let counts = pool.counts();
             counts.active + counts.waiting
         })
     };
-    route(&view.topology, access, outstanding, rand::random)
+    let replayed = |index: usize| view.positions.get(index).map_or(0, |position| position.lsn());
+    route(&view.topology, aim, outstanding, replayed, rand::random)
 }
 
-fn timed_out(view: &View, access: Access) -> Refusal {
+fn timed_out(view: &View, aim: &Aim) -> Refusal {
     let waited = view.active.config.pooling.checkout_timeout;
-    let (sqlstate, message, hint) = match choose(view, access) {
+    let (sqlstate, message, hint) = match choose(view, aim) {
         Route::Server(_) => (
             sqlstate::TOO_MANY_CONNECTIONS,
             format!("no server connection became free in {waited}"),

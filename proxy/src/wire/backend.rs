@@ -37,6 +37,8 @@ pub const NOTICE_RESPONSE: u8 = b'N';
 pub const NOTIFICATION_RESPONSE: u8 = b'A';
 /// `ParameterStatus`
 pub const PARAMETER_STATUS: u8 = b'S';
+/// The types of a statement's parameters.
+pub const PARAMETER_DESCRIPTION: u8 = b't';
 /// `ParseComplete`
 pub const PARSE_COMPLETE: u8 = b'1';
 /// `PortalSuspended`

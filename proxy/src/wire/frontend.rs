@@ -37,6 +37,9 @@ pub const TERMINATE: u8 = b'X';
 /// A whole `Terminate` message.
 pub const TERMINATE_MESSAGE: [u8; 5] = [TERMINATE, 0, 0, 0, 4];
 
+/// A whole `Sync` message.
+pub const SYNC_MESSAGE: [u8; 5] = [SYNC, 0, 0, 0, 4];
+
 /// What `Describe` and `Close` name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {

@@ -41,6 +41,7 @@ impl ProxyConfig {
         }
         self.auth_faults(&mut faults);
         self.pooling.faults(&mut faults);
+        self.split.faults(&mut faults);
         if let Some(peers) = &self.peers {
             peers.faults(&mut faults);
         }

@@ -11,6 +11,7 @@ use pgrouting_contract::config::{
 };
 use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::report::ProxyReport;
+use pgrouting_contract::split::SplitConfig;
 
 use super::client::{Client, Login};
 use super::http::{Response, request};
@@ -53,6 +54,7 @@ pub fn document() -> ProxyConfig {
         auth: AuthConfig::UserList {
             users: USERS.iter().map(|name| user(name, &password_of(name))).collect(),
         },
+        split: SplitConfig::default(),
         pooling: PoolingConfig { max_server_connections: 4, ..PoolingConfig::default() },
         peers: None,
         drain_timeout: DurationText::from_secs(20),

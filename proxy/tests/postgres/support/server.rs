@@ -100,7 +100,7 @@ impl Database {
     pub fn backends(&self) -> Vec<String> {
         self.admin().column(
             "SELECT pid::text FROM pg_stat_activity WHERE datname = current_database() \
-             AND backend_type = 'client backend' AND usename <> 'postgres' ORDER BY pid",
+             AND backend_type = 'client backend' AND usename <> 'postgres' AND application_name <> 'pgrouting-catalog' ORDER BY pid",
         )
     }
 

@@ -1,0 +1,184 @@
+//! The questions about a database's objects, and their answers.
+//!
+//! <https://www.postgresql.org/docs/current/catalogs.html>. Whoever may connect may ask; nothing is read of the tables.
+
+use pgrouting_contract::split::SplitConfig;
+
+use crate::catalog::RelationClass;
+use crate::classify::learn::{Definition, Findings, Function, Object, Relation};
+
+/// Rows of a question.
+type Rows = Vec<Vec<Option<String>>>;
+
+/// Changes whenever something is defined; cheap, and blind to nothing but what a crafted sum could hide.
+pub const FINGERPRINT: &str = "SELECT pg_catalog.concat_ws(',', \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_proc), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_class WHERE relpersistence <> 't'), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_type WHERE typtype <> 'c'), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_operator), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_aggregate), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_cast), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_amproc), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_rewrite), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_policy), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_inherits), \
+     (SELECT pg_catalog.concat(count(*), '/', sum(xmin::text::int8)) FROM pg_catalog.pg_constraint WHERE contypid <> 0))";
+
+/// Objects that PostgreSQL makes itself have lower numbers.
+const FIRST_USER_OID: u32 = 16_384;
+
+/// What is asked, in the order in which [`findings`] reads it.
+#[must_use]
+pub fn queries(major_version: u32) -> [String; 4] {
+    let body = if major_version >= 14 {
+        "coalesce(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)"
+    } else {
+        "p.prosrc"
+    };
+    let functions = format!(
+        "SELECT p.proname, p.oid < {FIRST_USER_OID}, p.provolatile = 'v', \
+         p.pronargs - p.pronargdefaults <= 1 AND (p.pronargs >= 1 OR p.provariadic <> 0), l.lanname, \
+         CASE WHEN p.oid >= {FIRST_USER_OID} AND l.lanname IN ('sql', 'plpgsql', 'internal') THEN {body} ELSE '' END \
+         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang \
+         WHERE p.prokind <> 'p' AND p.prorettype NOT IN ('pg_catalog.trigger'::pg_catalog.regtype, \
+         'pg_catalog.event_trigger'::pg_catalog.regtype)"
+    );
+    let relations = "SELECT c.relname, c.relkind, c.relpersistence, \
+         CASE WHEN c.relkind = 'v' THEN pg_catalog.pg_get_viewdef(c.oid) END, NULL FROM pg_catalog.pg_class c \
+         WHERE c.relpersistence <> 't' AND (c.relkind IN ('v', 'f', 'S') OR (c.relpersistence = 'u' AND c.relkind IN ('r', 'p', 'm'))) \
+         UNION ALL \
+         SELECT c.relname, 'r', 'p', NULL, pg_catalog.string_agg('(' || pg_catalog.pg_get_expr(p.polqual, p.polrelid) || ')', ' AND ') \
+         FROM pg_catalog.pg_policy p JOIN pg_catalog.pg_class c ON c.oid = p.polrelid \
+         WHERE p.polqual IS NOT NULL AND c.relrowsecurity GROUP BY c.oid, c.relname"
+        .to_owned();
+    let checks = "SELECT t.typname, pg_catalog.pg_get_constraintdef(c.oid) FROM pg_catalog.pg_constraint c \
+         JOIN pg_catalog.pg_type t ON t.oid = c.contypid WHERE c.contype = 'c'"
+        .to_owned();
+    [functions, relations, checks, uses()]
+}
+
+/// Who uses whom: kinds f, r, t, o for functions, relations, types, operators.
+fn uses() -> String {
+    let user = FIRST_USER_OID;
+    let own_type = "typtype IN ('b', 'd', 'r', 'm')";
+    [
+        // Aggregates.
+        format!(
+            "SELECT 'f', p.proname, 'f', q.proname FROM pg_catalog.pg_aggregate a \
+             JOIN pg_catalog.pg_proc p ON p.oid = a.aggfnoid \
+             CROSS JOIN LATERAL pg_catalog.unnest(ARRAY[a.aggtransfn, a.aggfinalfn, a.aggcombinefn, a.aggserialfn, \
+             a.aggdeserialfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::oid[]) f(oid) \
+             JOIN pg_catalog.pg_proc q ON q.oid = f.oid WHERE a.aggfnoid::oid >= {user}"
+        ),
+        format!(
+            "SELECT 'o', o.oprname, 'f', q.proname FROM pg_catalog.pg_operator o \
+             JOIN pg_catalog.pg_proc q ON q.oid = o.oprcode WHERE o.oid >= {user}"
+        ),
+        // Input, output and their kin.
+        format!(
+            "SELECT 't', t.typname, 'f', q.proname FROM pg_catalog.pg_type t \
+             CROSS JOIN LATERAL pg_catalog.unnest(ARRAY[t.typinput, t.typoutput, t.typreceive, t.typsend, t.typmodin, \
+             t.typmodout]::oid[]) f(oid) JOIN pg_catalog.pg_proc q ON q.oid = f.oid AND q.oid >= {user} WHERE t.oid >= {user}"
+        ),
+        format!(
+            "SELECT 't', t.typname, 'f', q.proname FROM pg_catalog.pg_range r JOIN pg_catalog.pg_type t ON t.oid = r.rngtypid \
+             JOIN pg_catalog.pg_proc q ON q.oid IN (r.rngcanonical, r.rngsubdiff) WHERE q.oid >= {user}"
+        ),
+        format!(
+            "SELECT 't', t.typname, 'f', q.proname FROM pg_catalog.pg_cast c JOIN pg_catalog.pg_proc q ON q.oid = c.castfunc \
+             JOIN pg_catalog.pg_type t ON t.oid IN (c.castsource, c.casttarget) \
+             WHERE q.oid >= {user} AND (t.oid >= {user} OR c.castsource < {user} AND c.casttarget < {user})"
+        ),
+        format!(
+            "SELECT 't', t.typname, 'f', q.proname FROM pg_catalog.pg_amproc a JOIN pg_catalog.pg_proc q ON q.oid = a.amproc \
+             JOIN pg_catalog.pg_type t ON t.oid = a.amproclefttype WHERE q.oid >= {user}"
+        ),
+        // What types are made of.
+        format!(
+            "SELECT 't', t.typname, 't', b.typname FROM pg_catalog.pg_type t \
+             JOIN pg_catalog.pg_type b ON b.oid IN (t.typbasetype, t.typelem) WHERE t.oid >= {user} AND b.oid >= {user}"
+        ),
+        format!(
+            "SELECT k.kind, c.relname, 't', t.typname FROM pg_catalog.pg_attribute a \
+             JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+             CROSS JOIN (VALUES ('r'), ('t')) k(kind) \
+             WHERE t.oid >= {user} AND t.typtype IN ('b', 'd', 'r', 'm', 'c') AND a.attnum > 0 AND c.relpersistence <> 't'"
+        ),
+        format!(
+            "SELECT 'f', p.proname, 't', t.typname FROM pg_catalog.pg_proc p \
+             CROSS JOIN LATERAL pg_catalog.unnest(p.proargtypes::oid[] || p.prorettype) a(oid) \
+             JOIN pg_catalog.pg_type t ON t.oid = a.oid AND t.{own_type} WHERE p.oid >= {user} AND t.oid >= {user}"
+        ),
+        // Partitions and children.
+        "SELECT 'r', p.relname, 'r', c.relname FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class p ON p.oid = i.inhparent \
+         JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE p.relkind IN ('r', 'p')"
+            .to_owned(),
+    ]
+    .join(" UNION ")
+}
+
+/// Reads the answers to [`queries`]; what the pool says of functions and tables counts more.
+#[must_use]
+pub fn findings(version: u32, answers: Vec<Rows>, split: &SplitConfig) -> Findings {
+    let mut answers = answers.into_iter();
+    let mut next = || answers.next().unwrap_or_default();
+    let mut findings = Findings {
+        version,
+        functions: next().into_iter().filter_map(function).collect(),
+        relations: next().into_iter().filter_map(relation).collect(),
+        checks: next().into_iter().filter_map(|row| Some((text(&row, 0)?, text(&row, 1)?))).collect(),
+        uses: next()
+            .into_iter()
+            .filter_map(|row| {
+                Some((object(&text(&row, 0)?, text(&row, 1)?)?, object(&text(&row, 2)?, text(&row, 3)?)?))
+            })
+            .collect(),
+        trusted: split.read_functions.clone(),
+        distrusted: split.primary_functions.clone(),
+    };
+    findings.relations.extend(split.primary_tables.iter().map(|name| Relation {
+        name: name.clone(),
+        class: Some(RelationClass::Unlogged),
+        definition: None,
+    }));
+    findings
+}
+
+fn text(row: &[Option<String>], index: usize) -> Option<String> {
+    row.get(index)?.clone()
+}
+
+fn function(row: Vec<Option<String>>) -> Option<Function> {
+    let is = |index| text(&row, index).is_some_and(|value| value == "t");
+    Some(Function {
+        name: text(&row, 0)?,
+        is_builtin: is(1),
+        is_volatile: is(2),
+        takes_one: is(3),
+        language: text(&row, 4)?,
+        body: text(&row, 5).unwrap_or_default(),
+    })
+}
+
+fn relation(row: Vec<Option<String>>) -> Option<Relation> {
+    let (kind, persistence) = (text(&row, 1)?, text(&row, 2)?);
+    let class = match kind.as_str() {
+        "f" => Some(RelationClass::Foreign),
+        "S" => Some(RelationClass::Sequence),
+        _ if persistence == "u" => Some(RelationClass::Unlogged),
+        _ => None,
+    };
+    let definition =
+        text(&row, 3).map(Definition::Query).or_else(|| text(&row, 4).map(Definition::Expression));
+    Some(Relation { name: text(&row, 0)?, class, definition })
+}
+
+fn object(kind: &str, name: String) -> Option<Object> {
+    Some(match kind {
+        "f" => Object::Function(name),
+        "r" => Object::Relation(name),
+        "t" => Object::Type(name),
+        "o" => Object::Operator(name),
+        _ => return None,
+    })
+}

@@ -1,0 +1,477 @@
+//! Makes a catalog out of what a server says of its objects: who may have an effect, by itself or by what it uses.
+//!
+//! An object is what its volatility and kind say, and no better than anything that its body, definition, functions or
+//! columns use. Bodies in SQL and PL/pgSQL are read, so that a volatile function that only reads counts as that, and a
+//! stable one that calls `nextval` does not. What cannot be read is what its declaration says.
+
+use std::collections::HashMap;
+
+use crate::catalog::{Catalog, FunctionClass, Named, RelationClass};
+use crate::classify::decide::statements;
+use crate::classify::functions::{builtin, grammar, is_harmless, is_server_setting};
+use crate::classify::pieces::{Item, Piece, pieces};
+use crate::classify::reading::{Mention, prove, prove_expression};
+use crate::classify::verdict::Reason;
+
+/// What a server says of a database.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// `server_version_num`.
+    pub version: u32,
+    /// Functions, aggregates and window functions.
+    pub functions: Vec<Function>,
+    /// Relations that are not plain tables, and tables with row security.
+    pub relations: Vec<Relation>,
+    /// What uses what, by name.
+    pub uses: Vec<(Object, Object)>,
+    /// Types with a check: the expression.
+    pub checks: Vec<(String, String)>,
+    /// Functions that only read, whatever they are declared as.
+    pub trusted: Vec<String>,
+    /// Functions that may have an effect, whatever they are declared as.
+    pub distrusted: Vec<String>,
+}
+
+/// One function.
+#[derive(Debug, Default)]
+pub struct Function {
+    /// Its name without its schema.
+    pub name: String,
+    /// It comes with PostgreSQL.
+    pub is_builtin: bool,
+    /// `VOLATILE`.
+    pub is_volatile: bool,
+    /// It can be called with one argument.
+    pub takes_one: bool,
+    /// Its language.
+    pub language: String,
+    /// Its body, for languages that can be read.
+    pub body: String,
+}
+
+/// One relation.
+#[derive(Debug)]
+pub struct Relation {
+    /// Its name without its schema.
+    pub name: String,
+    /// What there is against it by itself.
+    pub class: Option<RelationClass>,
+    /// A view's query, or the expressions of policies.
+    pub definition: Option<Definition>,
+}
+
+/// A text that a relation stands for.
+#[derive(Debug)]
+pub enum Definition {
+    /// A query.
+    Query(String),
+    /// An expression.
+    Expression(String),
+}
+
+/// Something that has a name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Object {
+    /// A function.
+    Function(String),
+    /// A relation.
+    Relation(String),
+    /// A type.
+    Type(String),
+    /// An operator.
+    Operator(String),
+}
+
+/// Why something is not safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stain {
+    Volatile,
+    ServerState,
+    Relation(RelationClass),
+}
+
+/// All objects, and who would stain whom.
+#[derive(Default)]
+struct Web {
+    nodes: HashMap<Object, Node>,
+}
+
+#[derive(Default)]
+struct Node {
+    stain: Option<Stain>,
+    /// Known by itself, and not only used by others.
+    is_known: bool,
+    users: Vec<Object>,
+}
+
+/// Makes the catalog.
+#[must_use]
+pub fn learn(findings: &Findings, epoch: u64) -> Catalog {
+    let mut web = Web::default();
+    let mut attributes: Vec<&str> = Vec::new();
+    for function in &findings.functions {
+        let object = Object::Function(function.name.clone());
+        let stain = if findings.trusted.contains(&function.name) {
+            None
+        } else if findings.distrusted.contains(&function.name) {
+            Some(Stain::Volatile)
+        } else {
+            stain_of(function, &object, &mut web)
+        };
+        web.know(object, stain);
+        if function.takes_one {
+            attributes.push(&function.name);
+        }
+    }
+    for relation in &findings.relations {
+        let object = Object::Relation(relation.name.clone());
+        let of_text = relation.definition.as_ref().and_then(|definition| web.read(&object, definition));
+        web.know(object, relation.class.map(Stain::Relation).or(of_text));
+    }
+    for (name, check) in &findings.checks {
+        let object = Object::Type(name.clone());
+        let stain = web.read(&object, &Definition::Expression(check.clone()));
+        web.know(object, stain);
+    }
+    for (user, used) in &findings.uses {
+        web.know(user.clone(), None);
+        web.use_of(user, used.clone());
+    }
+    web.spread();
+    let mut catalog = Catalog { epoch, version: findings.version, ..Catalog::default() };
+    for name in grammar(findings.version) {
+        named(&mut catalog, name).function = Some(FunctionClass::Safe);
+    }
+    for (object, node) in web.nodes {
+        put(&mut catalog, &object, &node);
+    }
+    for name in attributes {
+        let entry = named(&mut catalog, name);
+        entry.is_attribute = !matches!(entry.function, Some(FunctionClass::Safe) | None);
+    }
+    catalog
+}
+
+fn named<'c>(catalog: &'c mut Catalog, name: &str) -> &'c mut Named {
+    catalog.names.entry(name.into()).or_default()
+}
+
+fn put(catalog: &mut Catalog, object: &Object, node: &Node) {
+    match (object, node.stain) {
+        (Object::Function(name), stain) if node.is_known => {
+            let class = match stain {
+                None if name == "current_setting" => FunctionClass::Setting,
+                None => FunctionClass::Safe,
+                Some(Stain::ServerState) => FunctionClass::ServerState,
+                Some(_) => FunctionClass::Volatile,
+            };
+            named(catalog, name).function = Some(class);
+        }
+        (Object::Relation(name), Some(stain)) => {
+            let class = match stain {
+                Stain::Relation(class) => class,
+                Stain::Volatile | Stain::ServerState => RelationClass::View,
+            };
+            named(catalog, name).relation = Some(class);
+        }
+        (Object::Type(name), Some(_)) => named(catalog, name).is_unsafe_type = true,
+        (Object::Operator(name), Some(_)) => catalog.operators.push(name.as_str().into()),
+        _ => {}
+    }
+}
+
+impl Web {
+    fn know(&mut self, object: Object, stain: Option<Stain>) {
+        let node = self.nodes.entry(object).or_default();
+        node.is_known = true;
+        node.stain = node.stain.or(stain);
+    }
+
+    fn use_of(&mut self, user: &Object, used: Object) {
+        if *user != used {
+            self.nodes.entry(used).or_default().users.push(user.clone());
+        }
+    }
+
+    /// Takes the stains to all who use what is stained.
+    fn spread(&mut self) {
+        let mut stained: Vec<Object> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.stain.is_some())
+            .map(|(object, _)| object.clone())
+            .collect();
+        while let Some(object) = stained.pop() {
+            let Some(node) = self.nodes.get(&object) else { continue };
+            let Some(stain) = node.stain else { continue };
+            for user in node.users.clone() {
+                if let Some(user_node) = self.nodes.get_mut(&user)
+                    && user_node.stain.is_none()
+                {
+                    user_node.stain = Some(stain);
+                    stained.push(user);
+                }
+            }
+        }
+    }
+
+    /// Notes what a text mentions as used by `user`; gives a stain where the text is no read by itself.
+    fn read(&mut self, user: &Object, definition: &Definition) -> Option<Stain> {
+        let (text, is_query) = match definition {
+            Definition::Query(text) => (text, true),
+            Definition::Expression(text) => (text, false),
+        };
+        let found = pieces(text, false);
+        let mut seen = Vec::new();
+        let mut see = |mention: Mention<'_>| note(mention, &mut seen);
+        let mut proved = Ok(());
+        for (_, statement) in statements(&found.pieces).filter(|(_, statement)| !statement.is_empty()) {
+            let one =
+                if is_query { prove(statement, &mut see) } else { prove_expression(statement, &mut see) };
+            proved = proved.and(one);
+        }
+        seen.into_iter().for_each(|used| self.use_of(user, used));
+        proved.err().map(|fault| {
+            if fault.reason == Reason::ServerState { Stain::ServerState } else { Stain::Volatile }
+        })
+    }
+
+    /// Notes all that a body could call or name, whatever its statements are.
+    fn read_loosely(&mut self, user: &Object, pieces: &[Piece<'_>]) {
+        for (index, piece) in pieces.iter().enumerate() {
+            match &piece.item {
+                Item::Word(name) | Item::Name(name) => {
+                    let is_call = pieces.get(index + 1).is_some_and(|next| next.item == Item::Symbol(b'('));
+                    if is_call {
+                        self.use_of(user, Object::Function(name.to_string()));
+                    }
+                    self.use_of(user, Object::Relation(name.to_string()));
+                    self.use_of(user, Object::Type(name.to_string()));
+                }
+                Item::Operator(operator) => self.use_of(user, Object::Operator((*operator).to_owned())),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Notes a mention as something used. Names that nobody knows stain nobody: a definition that is in force has none.
+fn note(mention: Mention<'_>, seen: &mut Vec<Object>) -> Option<Reason> {
+    match mention {
+        Mention::Call(name) | Mention::MaybeCall(name) | Mention::Attribute(name) => {
+            seen.push(Object::Function(name.to_owned()));
+        }
+        Mention::Name(name) => {
+            seen.push(Object::Relation(name.to_owned()));
+            seen.push(Object::Type(name.to_owned()));
+        }
+        Mention::Operator(operator) => seen.push(Object::Operator(operator.to_owned())),
+        Mention::Setting(Some(setting)) => {
+            let is_of_server = str::from_utf8(setting).is_ok_and(is_server_setting);
+            return is_of_server.then_some(Reason::ServerState);
+        }
+        Mention::Setting(None) => {}
+    }
+    None
+}
+
+/// What there is against a function by itself; what its body uses is noted.
+fn stain_of(function: &Function, object: &Object, web: &mut Web) -> Option<Stain> {
+    if function.is_builtin {
+        return match builtin(&function.name, function.is_volatile) {
+            FunctionClass::Safe | FunctionClass::Setting => None,
+            FunctionClass::Volatile => Some(Stain::Volatile),
+            FunctionClass::ServerState => Some(Stain::ServerState),
+        };
+    }
+    let is_proved = match function.language.as_str() {
+        "sql" => {
+            let proved = read_sql(function, object, web);
+            if !proved {
+                web.read_loosely(object, &pieces(&function.body, false).pieces);
+            }
+            proved
+        }
+        "plpgsql" => {
+            let found = pieces(&function.body, false);
+            web.read_loosely(object, &found.pieces);
+            only_reads(&found.pieces)
+        }
+        "internal" => {
+            web.use_of(object, Object::Function(function.body.clone()));
+            false
+        }
+        _ => is_harmless(&function.name),
+    };
+    (function.is_volatile && !is_proved).then_some(Stain::Volatile)
+}
+
+/// Whether a body in SQL is made of reads.
+fn read_sql(function: &Function, object: &Object, web: &mut Web) -> bool {
+    let body = function.body.trim();
+    if let Some(expression) = strip_word(body, "RETURN") {
+        return web.read(object, &Definition::Expression(expression.to_owned())).is_none();
+    }
+    let body = match strip_word(body, "BEGIN ATOMIC") {
+        Some(rest) => rest.trim_end().strip_suffix("END").unwrap_or(rest),
+        None => body,
+    };
+    web.read(object, &Definition::Query(body.to_owned())).is_none()
+}
+
+fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+    let (first, rest) = text.split_at_checked(word.len())?;
+    (first.eq_ignore_ascii_case(word) && rest.starts_with(char::is_whitespace)).then_some(rest)
+}
+
+/// Whether a body in PL/pgSQL has no statement but those that compute, read and control
+/// (<https://www.postgresql.org/docs/current/plpgsql-statements.html>).
+fn only_reads(pieces: &[Piece<'_>]) -> bool {
+    let mut start = Start::Statement;
+    let mut declares = false;
+    for (index, piece) in pieces.iter().enumerate() {
+        let next = pieces.get(index + 1).map(|piece| &piece.item);
+        let was = std::mem::replace(
+            &mut start,
+            if piece.item == Item::Symbol(b';') { Start::Statement } else { Start::None },
+        );
+        let Item::Word(word) = &piece.item else {
+            if was == Start::Statement
+                && !declares
+                && matches!(piece.item, Item::Name(_))
+                && !is_assigned(next)
+            {
+                return false;
+            }
+            continue;
+        };
+        let follows_dot =
+            index.checked_sub(1).and_then(|i| pieces.get(i)).is_some_and(|p| p.item == Item::Symbol(b'.'));
+        let word = &**word;
+        let locks = word == "for"
+            && matches!(next, Some(Item::Word(next)) if matches!(&**next, "share" | "no" | "key" | "update"));
+        if locks || (ACTING.contains(&word) && !follows_dot) {
+            return false;
+        }
+        let is_fine = match was {
+            Start::None => true,
+            _ if declares || is_assigned(next) => true,
+            Start::Statement => READING.binary_search(&word).is_ok(),
+            Start::StatementOrExpression => !COMMANDS.contains(&word),
+        };
+        if !is_fine {
+            return false;
+        }
+        match word {
+            "declare" => declares = true,
+            "begin" => declares = false,
+            _ => {}
+        }
+        let ends = index
+            .checked_sub(1)
+            .and_then(|i| pieces.get(i))
+            .is_some_and(|p| p.item == Item::Word("end".into()));
+        match word {
+            "loop" if ends => {}
+            "begin" | "loop" | "declare" => start = Start::Statement,
+            "then" | "else" => start = Start::StatementOrExpression,
+            _ => {}
+        }
+    }
+    true
+}
+
+/// What a word in a body may begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// Nothing.
+    None,
+    /// A statement.
+    Statement,
+    /// A statement, or what a CASE in an expression gives.
+    StatementOrExpression,
+}
+
+/// Words that begin statements of PL/pgSQL that do not act by themselves.
+const READING: [&str; 28] = [
+    "assert",
+    "begin",
+    "case",
+    "close",
+    "continue",
+    "declare",
+    "else",
+    "elseif",
+    "elsif",
+    "end",
+    "exception",
+    "exit",
+    "fetch",
+    "for",
+    "foreach",
+    "get",
+    "if",
+    "loop",
+    "move",
+    "null",
+    "open",
+    "perform",
+    "raise",
+    "return",
+    "select",
+    "when",
+    "while",
+    "with",
+];
+
+/// Words that make a body act wherever they stand.
+const ACTING: [&str; 7] = ["insert", "update", "delete", "merge", "execute", "truncate", "copy"];
+
+/// Words that begin other commands of SQL.
+const COMMANDS: [&str; 33] = [
+    "abort",
+    "alter",
+    "analyse",
+    "analyze",
+    "call",
+    "checkpoint",
+    "cluster",
+    "comment",
+    "commit",
+    "create",
+    "deallocate",
+    "discard",
+    "do",
+    "drop",
+    "grant",
+    "import",
+    "listen",
+    "load",
+    "lock",
+    "notify",
+    "prepare",
+    "reassign",
+    "refresh",
+    "reindex",
+    "release",
+    "reset",
+    "revoke",
+    "rollback",
+    "savepoint",
+    "security",
+    "set",
+    "unlisten",
+    "vacuum",
+];
+
+/// Whether what follows a name makes it the target of an assignment, or a label of one.
+fn is_assigned(next: Option<&Item<'_>>) -> bool {
+    match next {
+        Some(Item::Symbol(b':' | b'.' | b'[')) => true,
+        Some(Item::Operator(operator)) => operator.starts_with('=') || operator.starts_with(">>"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
