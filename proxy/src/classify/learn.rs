@@ -90,18 +90,18 @@ enum Stain {
     Relation(RelationClass),
 }
 
-/// All objects, and who would stain whom.
+/// All objects, by number, and who would stain whom. An object has one before anything is read, so that of all the names
+/// in all the texts only those are kept that stand for something.
 #[derive(Default)]
 struct Web {
-    nodes: HashMap<Object, Node>,
+    numbers: HashMap<Object, usize>,
+    nodes: Vec<Node>,
 }
 
 #[derive(Default)]
 struct Node {
     stain: Option<Stain>,
-    /// Known by itself, and not only used by others.
-    is_known: bool,
-    users: Vec<Object>,
+    users: Vec<usize>,
 }
 
 /// Makes the catalog.
@@ -110,40 +110,28 @@ pub fn learn(findings: &Findings, epoch: u64) -> Catalog {
     let mut web = Web::default();
     let mut attributes: Vec<&str> = Vec::new();
     for function in &findings.functions {
-        let object = Object::Function(function.name.clone());
-        let stain = if findings.trusted.contains(&function.name) {
-            None
-        } else if findings.distrusted.contains(&function.name) {
-            Some(Stain::Volatile)
-        } else {
-            stain_of(function, &object, &mut web)
-        };
-        web.know(object, stain);
+        web.know(Object::Function(function.name.clone()), None);
         if function.takes_one {
             attributes.push(&function.name);
         }
     }
     for relation in &findings.relations {
-        let object = Object::Relation(relation.name.clone());
-        let of_text = relation.definition.as_ref().and_then(|definition| web.read(&object, definition));
-        web.know(object, relation.class.map(Stain::Relation).or(of_text));
+        web.know(Object::Relation(relation.name.clone()), relation.class.map(Stain::Relation));
     }
-    for (name, check) in &findings.checks {
-        let object = Object::Type(name.clone());
-        let stain = web.read(&object, &Definition::Expression(check.clone()));
-        web.know(object, stain);
+    for (name, _) in &findings.checks {
+        web.know(Object::Type(name.clone()), None);
     }
-    for (user, used) in &findings.uses {
+    for (user, _) in &findings.uses {
         web.know(user.clone(), None);
-        web.use_of(user, used.clone());
     }
+    web.read_all(findings);
     web.spread();
     let mut catalog = Catalog { epoch, version: findings.version, ..Catalog::default() };
     for name in grammar(findings.version) {
         named(&mut catalog, name).function = Some(FunctionClass::Safe);
     }
-    for (object, node) in web.nodes {
-        put(&mut catalog, &object, &node);
+    for (object, number) in &web.numbers {
+        put(&mut catalog, object, web.nodes.get(*number).and_then(|node| node.stain));
     }
     for name in attributes {
         let entry = named(&mut catalog, name);
@@ -156,9 +144,9 @@ fn named<'c>(catalog: &'c mut Catalog, name: &str) -> &'c mut Named {
     catalog.names.entry(name.into()).or_default()
 }
 
-fn put(catalog: &mut Catalog, object: &Object, node: &Node) {
-    match (object, node.stain) {
-        (Object::Function(name), stain) if node.is_known => {
+fn put(catalog: &mut Catalog, object: &Object, stain: Option<Stain>) {
+    match (object, stain) {
+        (Object::Function(name), stain) => {
             let class = match stain {
                 None if name == "current_setting" => FunctionClass::Setting,
                 None => FunctionClass::Safe,
@@ -182,33 +170,66 @@ fn put(catalog: &mut Catalog, object: &Object, node: &Node) {
 
 impl Web {
     fn know(&mut self, object: Object, stain: Option<Stain>) {
-        let node = self.nodes.entry(object).or_default();
-        node.is_known = true;
-        node.stain = node.stain.or(stain);
+        let next = self.nodes.len();
+        let number = *self.numbers.entry(object).or_insert(next);
+        if number == next {
+            self.nodes.push(Node::default());
+        }
+        if let Some(node) = self.nodes.get_mut(number) {
+            node.stain = node.stain.or(stain);
+        }
     }
 
-    fn use_of(&mut self, user: &Object, used: Object) {
-        if *user != used {
-            self.nodes.entry(used).or_default().users.push(user.clone());
+    fn use_of(&mut self, user: &Object, used: &Object) {
+        let (Some(user), Some(used)) = (self.numbers.get(user), self.numbers.get(used)) else { return };
+        if user != used
+            && let Some(node) = self.nodes.get_mut(*used)
+            && node.users.last() != Some(user)
+        {
+            node.users.push(*user);
+        }
+    }
+
+    /// Reads all texts: whatever they use is noted, and what they do by themselves.
+    fn read_all(&mut self, findings: &Findings) {
+        for function in &findings.functions {
+            let object = Object::Function(function.name.clone());
+            let stain = if findings.trusted.contains(&function.name) {
+                None
+            } else if findings.distrusted.contains(&function.name) {
+                Some(Stain::Volatile)
+            } else {
+                stain_of(function, &object, self)
+            };
+            self.know(object, stain);
+        }
+        for relation in &findings.relations {
+            let Some(definition) = &relation.definition else { continue };
+            let object = Object::Relation(relation.name.clone());
+            let stain = self.read(&object, definition);
+            self.know(object, stain);
+        }
+        for (name, check) in &findings.checks {
+            let object = Object::Type(name.clone());
+            let stain = self.read(&object, &Definition::Expression(check.clone()));
+            self.know(object, stain);
+        }
+        for (user, used) in &findings.uses {
+            self.use_of(user, used);
         }
     }
 
     /// Takes the stains to all who use what is stained.
     fn spread(&mut self) {
-        let mut stained: Vec<Object> = self
-            .nodes
-            .iter()
-            .filter(|(_, node)| node.stain.is_some())
-            .map(|(object, _)| object.clone())
-            .collect();
-        while let Some(object) = stained.pop() {
-            let Some(node) = self.nodes.get(&object) else { continue };
-            let Some(stain) = node.stain else { continue };
-            for user in node.users.clone() {
-                if let Some(user_node) = self.nodes.get_mut(&user)
-                    && user_node.stain.is_none()
-                {
-                    user_node.stain = Some(stain);
+        let is_stained = |(_, node): &(usize, &Node)| node.stain.is_some();
+        let mut stained: Vec<usize> =
+            self.nodes.iter().enumerate().filter(is_stained).map(|(number, _)| number).collect();
+        while let Some(number) = stained.pop() {
+            let Some(node) = self.nodes.get_mut(number) else { continue };
+            let (stain, users) = (node.stain, std::mem::take(&mut node.users));
+            for user in users {
+                if let Some(node) = self.nodes.get_mut(user).filter(|node| node.stain.is_none()) {
+                    node.stain = stain;
                     stained.push(user);
                 }
             }
@@ -222,18 +243,16 @@ impl Web {
             Definition::Expression(text) => (text, false),
         };
         let found = pieces(text, false);
-        let mut seen = Vec::new();
-        let mut see = |mention: Mention<'_>| note(mention, &mut seen);
+        let mut see = |mention: Mention<'_>| self.note(user, mention);
         let mut proved = Ok(());
         for (_, statement) in statements(&found.pieces).filter(|(_, statement)| !statement.is_empty()) {
             let one =
                 if is_query { prove(statement, &mut see) } else { prove_expression(statement, &mut see) };
             proved = proved.and(one);
         }
-        seen.into_iter().for_each(|used| self.use_of(user, used));
-        proved.err().map(|fault| {
-            if fault.reason == Reason::ServerState { Stain::ServerState } else { Stain::Volatile }
-        })
+        let is_state =
+            |reason| if reason == Reason::ServerState { Stain::ServerState } else { Stain::Volatile };
+        proved.err().map(|fault| is_state(fault.reason))
     }
 
     /// Notes all that a body could call or name, whatever its statements are.
@@ -241,38 +260,38 @@ impl Web {
         for (index, piece) in pieces.iter().enumerate() {
             match &piece.item {
                 Item::Word(name) | Item::Name(name) => {
-                    let is_call = pieces.get(index + 1).is_some_and(|next| next.item == Item::Symbol(b'('));
-                    if is_call {
-                        self.use_of(user, Object::Function(name.to_string()));
+                    if pieces.get(index + 1).is_some_and(|next| next.item == Item::Symbol(b'(')) {
+                        self.note(user, Mention::Call(name));
                     }
-                    self.use_of(user, Object::Relation(name.to_string()));
-                    self.use_of(user, Object::Type(name.to_string()));
+                    self.note(user, Mention::Name(name));
                 }
-                Item::Operator(operator) => self.use_of(user, Object::Operator((*operator).to_owned())),
+                Item::Operator(operator) => {
+                    self.note(user, Mention::Operator(operator));
+                }
                 _ => {}
             }
         }
     }
-}
 
-/// Notes a mention as something used. Names that nobody knows stain nobody: a definition that is in force has none.
-fn note(mention: Mention<'_>, seen: &mut Vec<Object>) -> Option<Reason> {
-    match mention {
-        Mention::Call(name) | Mention::MaybeCall(name) | Mention::Attribute(name) => {
-            seen.push(Object::Function(name.to_owned()));
+    /// Notes a mention as something used. Names that nobody knows stain nobody: a definition that is in force has none.
+    fn note(&mut self, user: &Object, mention: Mention<'_>) -> Option<Reason> {
+        match mention {
+            Mention::Call(name) | Mention::MaybeCall(name) | Mention::Attribute(name) => {
+                self.use_of(user, &Object::Function(name.to_owned()));
+            }
+            Mention::Name(name) => {
+                self.use_of(user, &Object::Relation(name.to_owned()));
+                self.use_of(user, &Object::Type(name.to_owned()));
+            }
+            Mention::Operator(operator) => self.use_of(user, &Object::Operator(operator.to_owned())),
+            Mention::Setting(Some(setting)) => {
+                let is_of_server = str::from_utf8(setting).is_ok_and(is_server_setting);
+                return is_of_server.then_some(Reason::ServerState);
+            }
+            Mention::Setting(None) => {}
         }
-        Mention::Name(name) => {
-            seen.push(Object::Relation(name.to_owned()));
-            seen.push(Object::Type(name.to_owned()));
-        }
-        Mention::Operator(operator) => seen.push(Object::Operator(operator.to_owned())),
-        Mention::Setting(Some(setting)) => {
-            let is_of_server = str::from_utf8(setting).is_ok_and(is_server_setting);
-            return is_of_server.then_some(Reason::ServerState);
-        }
-        Mention::Setting(None) => {}
+        None
     }
-    None
 }
 
 /// What there is against a function by itself; what its body uses is noted.
@@ -298,7 +317,7 @@ fn stain_of(function: &Function, object: &Object, web: &mut Web) -> Option<Stain
             only_reads(&found.pieces)
         }
         "internal" => {
-            web.use_of(object, Object::Function(function.body.clone()));
+            web.use_of(object, &Object::Function(function.body.clone()));
             false
         }
         _ => is_harmless(&function.name),

@@ -242,6 +242,8 @@ impl Drop for Proxy {
 /// The command that starts the proxy on the document in a directory.
 pub fn command(directory: &std::path::Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgrouting-proxy"));
+    // With huge pages its memory would be counted in steps of 2 MiB.
+    command.env("MIMALLOC_ALLOW_THP", "0");
     command
         .arg("--config")
         .arg(directory.join("proxy.yaml"))
