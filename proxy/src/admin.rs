@@ -16,17 +16,20 @@ use axum::{Json, Router};
 use pgrouting_contract::config::DOCUMENT_BYTES_MAX;
 use pgrouting_contract::peers::CANCEL_PATH;
 use pgrouting_contract::report::{
-    ClientReport, ConfigOutcome, EPOCH_HEADER, Health, ProxyReport, ProxyState, SessionStateUse, Totals,
+    ClientReport, ConfigOutcome, EPOCH_HEADER, Health, ProxyReport, ProxyState, ReadAfterWrite,
+    SessionStateUse, SplitReport, Totals,
 };
 use subtle::ConstantTimeEq as _;
 
 use crate::audit::Audit;
 use crate::cancel::{CancelOutcome, CancelRegistry, CancelVerdict};
+use crate::catalogs::Catalogs;
 use crate::config::Source;
 use crate::control::Control;
 use crate::error::ErrorKind;
-use crate::metrics::{ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
+use crate::metrics::{Routes, ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
 use crate::route::{Refusal, Why};
+use crate::sites::Sites;
 use crate::transaction::PinReason;
 use crate::wire::startup::{FirstPacket, packet_len, read};
 
@@ -52,6 +55,10 @@ pub struct Admin {
     pub token: Option<String>,
     /// What clients do that ties them to a connection.
     pub audit: Arc<Audit>,
+    /// The catalogs of the databases in use.
+    pub catalogs: Arc<Catalogs>,
+    /// Where clients read after they have written.
+    pub sites: Arc<Sites>,
 }
 
 /// Whether clients should be sent here. A primary that is lost later does not count: an empty Service would turn a
@@ -218,6 +225,7 @@ fn report_of(admin: &Admin) -> ProxyReport {
             .map(|(index, reason)| (reason.as_str().to_owned(), indexed(workers, |w| w.pinned.get(index))))
             .filter(|(_, clients)| *clients > 0)
             .collect(),
+        split: split_of(admin),
         session_state: admin
             .audit
             .entries()
@@ -226,6 +234,38 @@ fn report_of(admin: &Admin) -> ProxyReport {
                 kind: entry.kind.to_owned(),
                 application_name: entry.application_name,
                 statement: entry.statement,
+                count,
+            })
+            .collect(),
+    }
+}
+
+fn split_of(admin: &Admin) -> SplitReport {
+    let workers = &admin.workers;
+    let by_reason = |field: fn(&WorkerMetrics) -> &Routes| {
+        let count = |why: Why| indexed(workers, |w| field(w).0.get(why.index()));
+        let met = Why::all().map(|why| (why.as_str().to_owned(), count(why)));
+        met.filter(|(_, count)| *count > 0).collect()
+    };
+    SplitReport {
+        catalogs: admin.catalogs.states().into_iter().collect(),
+        primary: by_reason(|w| &w.routes_primary),
+        replica: by_reason(|w| &w.routes_replica),
+        rescued: Refusal::ALL
+            .iter()
+            .enumerate()
+            .map(|(index, cause)| (cause.as_str().to_owned(), indexed(workers, |w| w.rescued.get(index))))
+            .filter(|(_, count)| *count > 0)
+            .collect(),
+        forecast: by_reason(|w| &w.forecast),
+        forecast_stale: total(workers, |w| &w.forecast_stale),
+        reads_after_writes: admin
+            .sites
+            .entries()
+            .into_iter()
+            .map(|(site, count)| ReadAfterWrite {
+                call_site: site.call_site,
+                statement: site.statement,
                 count,
             })
             .collect(),

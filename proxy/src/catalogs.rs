@@ -17,8 +17,9 @@ use crate::catalog::CatalogCell;
 use crate::catalogs::rows::{FINGERPRINT, findings, queries};
 use crate::classify::learn::learn;
 use crate::fleet::Fleet;
-use crate::server::connect::{ConnectError, Endpoint, Want, connect};
-use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::connect::ConnectError;
+use crate::server::connection::ServerConnection;
+use crate::server::own::Own;
 use crate::server::settings::Settings;
 
 pub mod rows;
@@ -85,6 +86,16 @@ impl Catalogs {
         };
         self.runtime.spawn(reader.run());
         cell
+    }
+
+    fn own(&self, database: &str) -> Own {
+        Own {
+            credentials: Arc::clone(&self.credentials),
+            database: database.to_owned(),
+            settings: Arc::clone(&self.settings),
+            name: "pgrouting-catalog",
+            timeout: QUESTION_TIMEOUT,
+        }
     }
 
     /// The databases whose catalogs are read, and whether one holds.
@@ -163,7 +174,7 @@ impl Reader {
             view.topology.primary().and_then(|index| view.pools.get(index)).map(|pool| pool.endpoint.clone());
         let Some(primary) = primary else { return Err(ConnectError::Protocol("no primary is known")) };
         // Closed after each look: a connection that is kept would be in the way of whoever drops the database.
-        let mut connection = self.connect(catalogs, &primary).await?;
+        let mut connection = catalogs.own(&self.database).connect(&primary).await?;
         let looked = self.look_with(catalogs, &mut connection).await;
         connection.close();
         looked
@@ -199,31 +210,5 @@ impl Reader {
         self.was_warned = false;
         self.fingerprint = Some(fingerprint);
         Ok(self.cell.publish(catalog, revisions))
-    }
-
-    async fn connect(
-        &self,
-        catalogs: &Catalogs,
-        primary: &Endpoint,
-    ) -> Result<Box<ServerConnection>, ConnectError> {
-        let user =
-            catalogs.credentials.probe().ok_or(ConnectError::Protocol("the probe user is not known"))?;
-        let identity = Arc::new(Identity {
-            id: u32::MAX,
-            user: user.name.clone(),
-            database: self.database.clone(),
-            settings: Arc::clone(&catalogs.settings),
-            is_exclusive: true,
-        });
-        let parameters = [("application_name".to_owned(), "pgrouting-catalog".to_owned())];
-        connect(Want {
-            endpoint: primary,
-            identity: &identity,
-            user: &user,
-            parameters: &parameters,
-            home: WorkerId(u16::MAX),
-            timeout: QUESTION_TIMEOUT,
-        })
-        .await
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod bodies;
 pub mod cache;
+pub mod commands;
 pub mod databases;
 pub mod decide;
 pub mod fold;

@@ -17,7 +17,7 @@ use crate::monitor::{Monitor, Observation};
 use crate::pool::server_pool::{PoolLimits, ServerPool};
 use crate::positions::{Position, Sampler};
 use crate::server::connect::Endpoint;
-use crate::server::connection::{Identities, Identity};
+use crate::server::own::Own;
 use crate::server::settings::Settings;
 use crate::topology::{ServerState, Topology};
 
@@ -42,7 +42,6 @@ pub struct Fleet {
     view: watch::Sender<Arc<View>>,
     members: Mutex<Vec<Member>>,
     credentials: Arc<Credentials>,
-    identities: Arc<Identities>,
     settings: Arc<Settings>,
 }
 
@@ -63,7 +62,6 @@ impl Fleet {
     pub fn start(
         active: &Arc<ActiveConfig>,
         credentials: Arc<Credentials>,
-        identities: Arc<Identities>,
         settings: Arc<Settings>,
     ) -> Arc<Self> {
         let empty = View {
@@ -77,7 +75,6 @@ impl Fleet {
             view: watch::Sender::new(Arc::new(empty)),
             members: Mutex::default(),
             credentials,
-            identities,
             settings,
         });
         fleet.apply(active);
@@ -160,16 +157,20 @@ impl Fleet {
     }
 
     /// As whom the pool's own connections log in.
-    fn own_identity(&self, config: &ProxyConfig) -> Arc<Identity> {
-        let user = self.credentials.probe().map(|user| user.name.clone()).unwrap_or_default();
-        self.identities.intern(&user, &config.probe.database, &self.settings, true)
+    fn own(&self, config: &ProxyConfig, name: &'static str) -> Own {
+        Own {
+            credentials: Arc::clone(&self.credentials),
+            database: config.probe.database.clone(),
+            settings: Arc::clone(&self.settings),
+            name,
+            timeout: config.probe.timeout.get(),
+        }
     }
 
     fn sample(&self, server: &ServerConfig, config: &ProxyConfig, position: &Arc<Position>) -> AbortHandle {
         let sampler = Sampler {
             endpoint: Endpoint { host: server.host.clone(), port: server.port },
-            credentials: Arc::clone(&self.credentials),
-            identity: self.own_identity(config),
+            own: self.own(config, "pgrouting-positions"),
             position: Arc::clone(position),
         };
         tokio::spawn(sampler.run()).abort_handle()
@@ -183,10 +184,8 @@ impl Fleet {
     ) -> AbortHandle {
         let monitor = Monitor {
             endpoint: Endpoint { host: server.host.clone(), port: server.port },
-            credentials: Arc::clone(&self.credentials),
-            identity: self.own_identity(config),
+            own: self.own(config, "pgrouting-monitor"),
             interval: config.probe.interval.get(),
-            timeout: config.probe.timeout.get(),
             hurry: Arc::clone(hurry),
         };
         let fleet = Arc::downgrade(self);

@@ -22,6 +22,7 @@ pub mod monitor;
 pub mod peers;
 pub mod positions;
 pub mod roles;
+pub mod sites;
 
 pub mod config;
 pub mod control;

@@ -101,7 +101,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     let credentials = Arc::new(Credentials::default());
     let identities = Arc::new(Identities::default());
     let settings = Arc::new(SettingsRegistry::default());
-    let fleet = Fleet::start(&active, Arc::clone(&credentials), Arc::clone(&identities), settings.none());
+    let fleet = Fleet::start(&active, Arc::clone(&credentials), settings.none());
     let cancels = Arc::new(CancelRegistry::default());
     let control = Control::new(
         ConfigStore::new(Arc::clone(&active)),
@@ -112,13 +112,15 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         document,
     );
     control.refresh_secrets().await;
-    let audit = Arc::default();
+    let (audit, sites) = (Arc::default(), Arc::default());
+    let catalogs = Catalogs::new(Arc::clone(&fleet), Arc::clone(&credentials), settings.none());
     let context = Arc::new(Context {
         roles: Roles::new(Arc::clone(&credentials), settings.none()),
         cancels: Arc::clone(&cancels),
         peers: Peers::default(),
         statements: pgrouting_proxy::server::prepared::Statements::default(),
-        catalogs: Catalogs::new(Arc::clone(&fleet), Arc::clone(&credentials), settings.none()),
+        catalogs: Arc::clone(&catalogs),
+        sites: Arc::clone(&sites),
         verdicts: Arc::default(),
         fleet,
         credentials,
@@ -140,6 +142,8 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         readiness: Readiness::default(),
         token: read_token(&process)?,
         audit,
+        catalogs,
+        sites,
     });
     sockets.serve(&process, &admin, &threads)?;
     tokio::spawn(watch_primary(Arc::clone(&admin)));

@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
-use crate::auth::users::Credentials;
-use crate::server::connect::{ConnectError, Endpoint, Want, connect};
-use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::connect::{ConnectError, Endpoint};
+use crate::server::connection::ServerConnection;
+use crate::server::own::Own;
 use crate::wire::backend::error_field;
 
 /// One answer to "who are you": recovery or not, the timeline, and the identity of the database cluster. A standby
@@ -68,14 +68,10 @@ impl Observation {
 pub struct Monitor {
     /// The server.
     pub endpoint: Endpoint,
-    /// Where the monitor's user is found.
-    pub credentials: Arc<Credentials>,
-    /// As whom and to what it connects; `None` while no user is known.
-    pub identity: Arc<Identity>,
+    /// As whom and to what it connects.
+    pub own: Own,
     /// The time from one probe to the next.
     pub interval: Duration,
-    /// The longest wait for an answer.
-    pub timeout: Duration,
     /// Asks for a probe before its time: somebody failed to reach the server.
     pub hurry: Arc<Notify>,
 }
@@ -104,7 +100,7 @@ impl Monitor {
     }
 
     async fn probe(&self, connection: &mut Option<Box<ServerConnection>>) -> Observation {
-        match timeout(self.timeout, self.ask(connection)).await {
+        match timeout(self.own.timeout, self.ask(connection)).await {
             Ok(Ok(observation)) => observation,
             Ok(Err(error)) => {
                 *connection = None;
@@ -112,7 +108,7 @@ impl Monitor {
             }
             Err(_) => {
                 *connection = None;
-                Observation::Silent(format!("no answer in {:?}", self.timeout))
+                Observation::Silent(format!("no answer in {:?}", self.own.timeout))
             }
         }
     }
@@ -121,10 +117,10 @@ impl Monitor {
         let connection = match connection {
             Some(connection) => connection,
             None => {
-                let Some(user) = self.credentials.probe() else {
+                if self.own.credentials.probe().is_none() {
                     return Ok(Observation::Unasked("the monitor's user is not known".to_owned()));
-                };
-                connection.insert(self.connect(&user).await?)
+                }
+                connection.insert(self.own.connect(&self.endpoint).await?)
             }
         };
         match connection.run(QUERY).await {
@@ -133,34 +129,6 @@ impl Monitor {
             }
             other => other.map(|rows| observation_from(&rows)),
         }
-    }
-
-    async fn connect(
-        &self,
-        user: &Arc<crate::auth::users::User>,
-    ) -> Result<Box<ServerConnection>, ConnectError> {
-        let identity = if user.name == self.identity.user {
-            Arc::clone(&self.identity)
-        } else {
-            // The Secret's user name changed since the document was read.
-            Arc::new(Identity {
-                id: self.identity.id,
-                user: user.name.clone(),
-                database: self.identity.database.clone(),
-                settings: Arc::clone(&self.identity.settings),
-                is_exclusive: true,
-            })
-        };
-        let parameters = [("application_name".to_owned(), "pgrouting-monitor".to_owned())];
-        connect(Want {
-            endpoint: &self.endpoint,
-            identity: &identity,
-            user,
-            parameters: &parameters,
-            home: WorkerId(u16::MAX),
-            timeout: self.timeout,
-        })
-        .await
     }
 }
 

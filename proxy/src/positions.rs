@@ -3,7 +3,10 @@
 //! The primary tells where its log ends, a standby what it has replayed
 //! (<https://www.postgresql.org/docs/current/functions-admin.html>). A session that has written needs the first sample of
 //! the primary that was asked for after the answer to its write: everything it wrote is before that position. A replica
-//! that has replayed so far shows it.
+//! that has replayed so far shows it. What is behind the last commit may stay in the primary's memory for long (reading
+//! cleans pages up, which writes records that nobody waits for), and then no replica comes so far. A commit itself is on
+//! disk after three times `wal_writer_delay`, even with `synchronous_commit` off; so what is on disk after that time
+//! shows it too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +14,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
+use tracing::debug;
 
-use crate::auth::users::Credentials;
-use crate::server::connect::{ConnectError, Endpoint, Want, connect};
-use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::connect::{ConnectError, Endpoint};
+use crate::server::connection::ServerConnection;
+use crate::server::own::Own;
 
 /// The time from one sample to the next while somebody waits.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -25,12 +29,14 @@ const WISH_MICROS: u64 = 500_000;
 /// The pause after a failure.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// The longest that one sample may take.
-const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// One question for both: the position as a number, and whether it is one of a replica.
+/// One question for both: the position, and what of it is on disk, as numbers.
 const QUERY: &str = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
-     THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END - '0/0'::pg_catalog.pg_lsn";
+     THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END - '0/0'::pg_catalog.pg_lsn, \
+     CASE WHEN pg_catalog.pg_is_in_recovery() \
+     THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_flush_lsn() END - '0/0'::pg_catalog.pg_lsn";
+
+/// How long a commit may stay in memory, in milliseconds; asked once for each connection.
+const DELAY_QUERY: &str = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_writer_delay'";
 
 /// A page of the log and the header that it begins with, in bytes. The end of the log may be told as behind the header of
 /// a page that has no record yet, which a standby reports only with the next record.
@@ -42,6 +48,10 @@ const PAGE_HEADERS: [u64; 2] = [24, 40];
 pub struct Position {
     born: Instant,
     lsn: AtomicU64,
+    /// What of it is on disk.
+    flushed: AtomicU64,
+    /// How long a commit may stay in memory, in microseconds.
+    delay: AtomicU64,
     /// When the latest sample was asked for, in microseconds after `born`; 0 before the first.
     asked_at: AtomicU64,
     /// Until when samples are wanted.
@@ -54,6 +64,8 @@ impl Default for Position {
         Self {
             born: Instant::now(),
             lsn: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            delay: AtomicU64::new(u64::MAX),
             asked_at: AtomicU64::new(0),
             wanted_until: AtomicU64::new(0),
             wish: Notify::new(),
@@ -80,6 +92,13 @@ impl Position {
         is_later.then(|| self.lsn())
     }
 
+    /// A position that shows what was committed at that moment, because it was on disk long enough after.
+    #[must_use]
+    pub fn flushed_after(&self, at: Instant) -> Option<u64> {
+        let since = self.micros(at).saturating_add(self.delay.load(Ordering::Acquire));
+        (self.asked_at.load(Ordering::Acquire) > since).then(|| self.flushed.load(Ordering::Acquire))
+    }
+
     /// Asks for samples for a while.
     pub fn want(&self, now: Instant) {
         let until = self.micros(now) + WISH_MICROS;
@@ -95,8 +114,9 @@ impl Position {
         self.lsn.store(0, Ordering::Release);
     }
 
-    fn take(&self, lsn: u64, asked_at: Instant) {
+    fn take(&self, (lsn, flushed): (u64, u64), asked_at: Instant) {
         self.lsn.store(lsn, Ordering::Release);
+        self.flushed.store(flushed, Ordering::Release);
         self.asked_at.store(self.micros(asked_at), Ordering::Release);
     }
 
@@ -117,10 +137,8 @@ pub const fn reachable(end: u64) -> u64 {
 pub struct Sampler {
     /// The server.
     pub endpoint: Endpoint,
-    /// Where the monitor's user is found.
-    pub credentials: Arc<Credentials>,
     /// As whom and to what it connects.
-    pub identity: Arc<Identity>,
+    pub own: Own,
     /// What it tells.
     pub position: Arc<Position>,
 }
@@ -135,12 +153,13 @@ impl Sampler {
                 continue;
             }
             let began = Instant::now();
-            match timeout(TIMEOUT, self.sample(&mut connection)).await {
-                Ok(Ok(lsn)) => {
-                    self.position.take(lsn, began);
+            match timeout(self.own.timeout, self.sample(&mut connection)).await {
+                Ok(Ok(sample)) => {
+                    self.position.take(sample, began);
                     sleep(INTERVAL.saturating_sub(began.elapsed())).await;
                 }
-                Ok(Err(_)) | Err(_) => {
+                failed => {
+                    debug!(endpoint = %self.endpoint, ?failed, "the position cannot be sampled");
                     connection = None;
                     sleep(RETRY_PAUSE).await;
                 }
@@ -148,29 +167,30 @@ impl Sampler {
         }
     }
 
-    async fn sample(&self, connection: &mut Option<Box<ServerConnection>>) -> Result<u64, ConnectError> {
+    async fn sample(
+        &self,
+        connection: &mut Option<Box<ServerConnection>>,
+    ) -> Result<(u64, u64), ConnectError> {
         let connection = match connection {
             Some(connection) => connection,
-            None => connection.insert(self.connect().await?),
+            None => {
+                let connection = connection.insert(self.own.connect(&self.endpoint).await?);
+                let millis = numbers(connection.run(DELAY_QUERY).await?).next();
+                let delay = millis.map_or(u64::MAX, |millis: u64| (3 * millis + 100) * 1000);
+                self.position.delay.store(delay, Ordering::Release);
+                connection
+            }
         };
-        let rows = connection.run(QUERY).await?;
-        let lsn = rows.into_iter().flatten().flatten().next().and_then(|text| text.parse().ok());
-        lsn.ok_or(ConnectError::Protocol("no position"))
+        let mut found = numbers(connection.run(QUERY).await?);
+        match (found.next(), found.next()) {
+            (Some(lsn), Some(flushed)) => Ok((lsn, flushed)),
+            _ => Err(ConnectError::Protocol("no position")),
+        }
     }
+}
 
-    async fn connect(&self) -> Result<Box<ServerConnection>, ConnectError> {
-        let user = self.credentials.probe().ok_or(ConnectError::Protocol("the probe user is not known"))?;
-        let parameters = [("application_name".to_owned(), "pgrouting-positions".to_owned())];
-        connect(Want {
-            endpoint: &self.endpoint,
-            identity: &self.identity,
-            user: &user,
-            parameters: &parameters,
-            home: WorkerId(u16::MAX),
-            timeout: TIMEOUT,
-        })
-        .await
-    }
+fn numbers(rows: Vec<Vec<Option<String>>>) -> impl Iterator<Item = u64> {
+    rows.into_iter().flatten().flatten().filter_map(|text| text.parse().ok())
 }
 
 #[cfg(test)]
@@ -182,10 +202,15 @@ mod tests {
         let position = Position::default();
         let wrote = Instant::now() + Duration::from_millis(1);
         assert_eq!(position.sampled_after(wrote), None);
-        position.take(7, wrote - Duration::from_micros(500));
+        position.take((7, 7), wrote - Duration::from_micros(500));
         assert_eq!(position.sampled_after(wrote), None);
-        position.take(9, wrote + Duration::from_micros(500));
+        position.take((9, 8), wrote + Duration::from_micros(500));
         assert_eq!(position.sampled_after(wrote), Some(9));
+        assert_eq!(position.flushed_after(wrote), None, "nobody knows how long a commit may stay in memory");
+        position.delay.store(400, Ordering::Release);
+        assert_eq!(position.flushed_after(wrote), Some(8));
+        position.delay.store(600, Ordering::Release);
+        assert_eq!(position.flushed_after(wrote), None);
         position.forget();
         assert_eq!((position.sampled_after(wrote), position.lsn()), (None, 0));
     }

@@ -14,8 +14,9 @@ use tokio::time::Instant;
 
 use crate::auth::scram::Verifier;
 use crate::auth::users::{Credentials, User};
-use crate::server::connect::{ConnectError, Endpoint, Want, connect};
-use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::connect::{ConnectError, Endpoint};
+use crate::server::connection::ServerConnection;
+use crate::server::own::Own;
 use crate::server::settings::Settings;
 
 /// How long a verifier counts without being asked for again.
@@ -103,7 +104,14 @@ impl Roles {
     ) -> Result<Option<(crate::auth::scram::Salting, Verifier)>, ConnectError> {
         let is_usable = state.connection.as_mut().is_some_and(|(to, c)| to == primary && c.is_fit());
         if !is_usable {
-            state.connection = Some((primary.clone(), self.connect(primary, database).await?));
+            let own = Own {
+                credentials: Arc::clone(&self.credentials),
+                database: database.to_owned(),
+                settings: Arc::clone(&self.settings),
+                name: "pgrouting-auth",
+                timeout: QUESTION_TIMEOUT,
+            };
+            state.connection = Some((primary.clone(), own.connect(primary).await?));
         }
         let Some((_, connection)) = state.connection.as_mut() else { return Ok(None) };
         let sql = format!(
@@ -113,30 +121,5 @@ impl Roles {
         );
         let rows = connection.run(&sql).await?;
         Ok(rows.into_iter().flatten().flatten().next().and_then(|text| Verifier::parse(&text)))
-    }
-
-    async fn connect(
-        &self,
-        primary: &Endpoint,
-        database: &str,
-    ) -> Result<Box<ServerConnection>, ConnectError> {
-        let user = self.credentials.probe().ok_or(ConnectError::Protocol("the probe user is not known"))?;
-        let identity = Arc::new(Identity {
-            id: u32::MAX,
-            user: user.name.clone(),
-            database: database.to_owned(),
-            settings: Arc::clone(&self.settings),
-            is_exclusive: true,
-        });
-        let parameters = [("application_name".to_owned(), "pgrouting-auth".to_owned())];
-        connect(Want {
-            endpoint: primary,
-            identity: &identity,
-            user: &user,
-            parameters: &parameters,
-            home: WorkerId(u16::MAX),
-            timeout: QUESTION_TIMEOUT,
-        })
-        .await
     }
 }

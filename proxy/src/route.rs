@@ -28,6 +28,19 @@ pub enum ServerRole {
     Any,
 }
 
+impl ServerRole {
+    /// Its name in commands.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Primary => "primary",
+            Self::Replica => "replica",
+            Self::Any => "any",
+        }
+    }
+}
+
 /// Everything that decides about a transaction, but for the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {

@@ -17,14 +17,15 @@ use crate::fleet::View;
 use crate::pool::server_pool::Lease;
 use crate::route::{Access, Aim, Refusal as ReplicaRefusal, Side, Why};
 use crate::server::connect::ConnectError;
+use crate::server::settings::APPLICATION_NAME;
 use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::end::End;
 use crate::session::exchange::{Exchange, Stop};
-use crate::session::judge::Segment;
+use crate::session::judge::{Segment, first_text};
 use crate::session::relay::{Seen, tell_restored};
 use crate::session::request::client_header;
-use crate::session::routing::{Decision, Gate, leaves_no_trace};
+use crate::session::routing::{Decision, Gate, Who, leaves_no_trace};
 use crate::session::signals::Signals;
 use crate::session::startup::Newcomer;
 use crate::session::tenancy::{Refusal, Tenancy};
@@ -34,6 +35,7 @@ use crate::wire::frontend::{FUNCTION_CALL, QUERY};
 
 pub mod cancel;
 pub mod client;
+pub mod command;
 pub mod context;
 pub mod end;
 pub mod exchange;
@@ -151,11 +153,16 @@ impl Session {
         let lease = match self.kept.take() {
             Some((_, lease)) => {
                 self.client.routing.gate = Gate::default();
+                self.client.routing.last = Some((Arc::clone(&lease.pool().name), Why::Pinned));
+                self.tenancy.worker.metrics.count_route(true, Why::Pinned);
                 lease
             }
             None => {
                 let message_bytes_max = self.tenancy.limits.message_bytes_max;
                 waiting::request(&mut self.client, signals, message_bytes_max).await?;
+                if command::take(&mut self.client, self.tenancy.view()) {
+                    return Ok(());
+                }
                 self.decide();
                 let settings = &self.client.state.settings;
                 let leased = match self.tenancy.lease_at_once(settings) {
@@ -197,12 +204,14 @@ impl Session {
         client.routing.judge.refresh();
         let segment = client.routing.judge.segment(&client.inbox, &client.statements);
         let segment = segment.unwrap_or(Segment::UNREAD);
-        let isolation = client.state.settings.value("default_transaction_isolation");
-        let user = &self.tenancy.identity.user;
-        self.decision = client.routing.decide(&view, self.tenancy.access, user, isolation, &segment);
+        client.routing.look_at_settings(&client.state.settings);
+        let who = Who { access: self.tenancy.access, user: &self.tenancy.identity.user };
+        self.decision = client.routing.decide(&view, who, &segment);
         self.tenancy.aim = self.decision.aim;
         if !is_split {
             self.forecast(&view, &segment);
+        } else if self.decision.why == Why::Freshness {
+            self.note_site();
         } else if self.decision.aim.side == Side::Replica
             && self.tenancy.access == Access::Routed
             && view.active.config.split.rescue
@@ -225,6 +234,15 @@ impl Session {
         if reads && view.topology.replicas().next().is_some() && self.client.routing.floor_at(view).is_none()
         {
             metrics.forecast_stale.add_one();
+            self.note_site();
+        }
+    }
+
+    /// Notes a read that has to stay on the primary because its session has written.
+    fn note_site(&self) {
+        let application_name = self.client.state.settings.value(APPLICATION_NAME).unwrap_or_default();
+        if let Some(sql) = first_text(&self.client.inbox, &self.client.statements) {
+            self.tenancy.context.sites.count(application_name, &sql);
         }
     }
 
@@ -247,15 +265,16 @@ impl Session {
         let mut is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
         self.cancel.begin(lease.peer, &lease.cancel_key, is_preparing);
         self.tenancy.worker.metrics.clients_active.add_one();
+        let view = Arc::clone(self.tenancy.view());
         let mut exchange = Exchange {
             client: &mut self.client,
             server: &mut lease,
             statements: &self.tenancy.context.statements,
             limits: self.tenancy.limits,
+            view: &view,
             seen: Seen::default(),
             is_begun: false,
         };
-        let view = self.tenancy.view();
         let stop = poll_fn(|cx| {
             let polled = exchange.poll(cx);
             if is_preparing && exchange.is_begun && !exchange.server.replies.is_preparing() {

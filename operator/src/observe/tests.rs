@@ -56,6 +56,7 @@ fn report(hash: &ConfigHash, generation: u64, servers: Vec<ServerReport>) -> Pro
         clients: ClientReport::default(),
         totals: Totals::default(),
         pinned: BTreeMap::new(),
+        split: pgrouting_contract::report::SplitReport::default(),
         session_state: Vec::new(),
     }
 }

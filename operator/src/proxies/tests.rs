@@ -43,6 +43,7 @@ fn report(told: &Told) -> ProxyReport {
         clients: ClientReport::default(),
         totals: Totals::default(),
         pinned: std::collections::BTreeMap::new(),
+        split: pgrouting_contract::report::SplitReport::default(),
         session_state: Vec::new(),
     }
 }

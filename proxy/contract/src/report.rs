@@ -59,11 +59,54 @@ pub struct ProxyReport {
     /// Clients that keep their server connection between transactions now, by reason; reasons without any are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pinned: BTreeMap<String, u64>,
+    /// The read/write split.
+    #[serde(default)]
+    pub split: SplitReport,
     /// What clients do that ties them to one server connection, or relies on one; the most frequent first, at most 256
     /// entries since the process started. In session mode this is what to look at before a pool is taken to transaction
     /// mode.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub session_state: Vec<SessionStateUse>,
+}
+
+/// What a proxy knows and counts of the read/write split.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SplitReport {
+    /// The databases that clients use, and whether their catalogs are known; while one is not, its reads stay on the
+    /// primary.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub catalogs: BTreeMap<String, bool>,
+    /// Transactions since the process started, by where they went and why; reasons that were not met are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub primary: BTreeMap<String, u64>,
+    /// The same for those that went to a replica.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub replica: BTreeMap<String, u64>,
+    /// Requests that a replica refused and that were run on the primary, by cause.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rescued: BTreeMap<String, u64>,
+    /// At a stage that does not split: what a sample of the transactions was judged to be.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forecast: BTreeMap<String, u64>,
+    /// Reads of that sample that would not have seen what their session wrote, from any replica.
+    #[serde(default)]
+    pub forecast_stale: u64,
+    /// Where clients read shortly after they have written, before a replica could show it; the most frequent first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reads_after_writes: Vec<ReadAfterWrite>,
+}
+
+/// A statement that reads after its session has written, before any replica could show that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadAfterWrite {
+    /// The call site: the statement's sqlcommenter tags, else the client's `application_name`.
+    pub call_site: String,
+    /// The statement without its constants and comments, cut off where it is long.
+    pub statement: String,
+    /// How often it was seen; at a stage that does not split, in the sample.
+    pub count: u64,
 }
 
 /// One statement of one application that leaves state in its session, or reads what is the session's.

@@ -43,7 +43,7 @@ const SAFE: [&str; 30] = [
 const EFFECT: [&str; 2] = ["pg_current_xact_id", "txid_current"];
 
 /// They tell of the server or of the session, whatever their volatility.
-const SERVER_STATE: [&str; 40] = [
+const SERVER_STATE: [&str; 39] = [
     "currval",
     "inet_client_addr",
     "inet_client_port",
@@ -76,7 +76,6 @@ const SERVER_STATE: [&str; 40] = [
     "pg_last_xact_replay_timestamp",
     "pg_listening_channels",
     "pg_lock_status",
-    "pg_my_temp_schema",
     "pg_notification_queue_usage",
     "pg_postmaster_start_time",
     "pg_prepared_statement",

@@ -27,7 +27,9 @@ pub enum Item<'a> {
     Unreadable,
     /// A string constant.
     Text(&'a [u8]),
-    /// A number or a parameter.
+    /// A number, as it stands.
+    Number(&'a str),
+    /// A parameter.
     Value,
     /// An operator, as it stands.
     Operator(&'a str),
@@ -55,7 +57,8 @@ pub fn pieces(sql: &str, is_backslash_plain: bool) -> Pieces<'_> {
             Token::Quoted(name) => Item::Name(unquoted(name)),
             Token::UnicodeQuoted(name) => unicode(&unquoted(name)),
             Token::Text(text) | Token::DollarText(text) => Item::Text(text),
-            Token::Parameter | Token::Number => Item::Value,
+            Token::Number => Item::Number(sql.get(from..to).unwrap_or_default()),
+            Token::Parameter => Item::Value,
             Token::Symbol(byte) if is_operator(byte) => {
                 if let Some(last) = pieces.last_mut().filter(|last| last.to == from)
                     && matches!(last.item, Item::Operator(_))
@@ -141,7 +144,7 @@ pub fn fingerprint(pieces: &[Piece<'_>], hasher: &impl BuildHasher) -> u64 {
             Item::Name(name) => (2_u8, &**name).hash(&mut state),
             Item::Unreadable => 3_u8.hash(&mut state),
             Item::Text(_) => 4_u8.hash(&mut state),
-            Item::Value => 5_u8.hash(&mut state),
+            Item::Number(_) | Item::Value => 5_u8.hash(&mut state),
             Item::Operator(operator) => (6_u8, *operator).hash(&mut state),
             Item::Symbol(byte) => (7_u8, *byte).hash(&mut state),
         }
@@ -181,10 +184,10 @@ mod tests {
                 Item::Word("b".into()),
                 Item::Operator("||"),
                 Item::Operator("-"),
-                Item::Value,
+                Item::Number("1"),
                 Item::Operator("+"),
                 Item::Operator("+"),
-                Item::Value,
+                Item::Number("2"),
                 Item::Symbol(b':'),
                 Item::Symbol(b':'),
                 Item::Word("int".into()),

@@ -153,7 +153,7 @@ fn explain(pieces: &[Piece<'_>], see: See<'_>) -> Result<(), Fault> {
 fn is_false(item: Option<&Item<'_>>) -> bool {
     match item {
         Some(Item::Word(word)) => matches!(&**word, "false" | "off"),
-        // Only 0 is off, and which number it is was not kept: it is not told from 1.
+        Some(Item::Number(number)) => *number == "0",
         _ => false,
     }
 }
@@ -241,7 +241,7 @@ impl<'p, 'a> Body<'p, 'a, '_> {
                 Item::Word(word) => self.word(index, word)?,
                 Item::Name(name) => self.name(index, name),
                 Item::Unreadable => Some(Reason::Unparsed),
-                Item::Text(_) | Item::Value => None,
+                Item::Text(_) | Item::Number(_) | Item::Value => None,
                 Item::Operator(operator) => (self.see)(Mention::Operator(operator)),
                 Item::Symbol(byte) => {
                     let is_fine = match byte {

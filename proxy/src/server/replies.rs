@@ -59,7 +59,7 @@ pub enum Owed {
 /// What a client gets for a message that the proxy does not take.
 #[derive(Debug)]
 pub struct Rejection {
-    /// A whole `ErrorResponse`.
+    /// What the client gets in the place of the server's error, or of its answer to an empty query.
     pub error: Vec<u8>,
     /// Whether it is for a `Query`.
     pub is_query: bool,

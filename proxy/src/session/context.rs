@@ -24,6 +24,7 @@ use crate::server::prepared::Statements;
 use crate::server::settings::SettingsRegistry;
 use crate::session::relay::Seen;
 use crate::session::state::Databases;
+use crate::sites::Sites;
 use crate::transaction::PinReason;
 
 /// Clients that are asked to leave in one second when the process stops, so that those who take them over are not
@@ -61,6 +62,8 @@ pub struct Context {
     pub databases: Databases,
     /// What clients do that ties them to a connection.
     pub audit: Arc<Audit>,
+    /// Where clients read after they have written.
+    pub sites: Arc<Sites>,
     /// Roles and databases.
     pub identities: Arc<Identities>,
     /// What servers report at a login.

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
 
+use crate::fleet::View;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::Statements;
 use crate::session::client::Client;
@@ -49,6 +50,8 @@ pub struct Exchange<'a> {
     pub statements: &'a Statements,
     /// What the client may ask for.
     pub limits: Limits,
+    /// The servers.
+    pub view: &'a View,
     /// What was seen of the answers so far.
     pub seen: Seen,
     /// Whether anything has been sent to the server; before that, being at rest means nothing.
@@ -85,7 +88,8 @@ impl Exchange<'_> {
             let forwarded = if self.client.inbox.is_empty() {
                 Forwarded::Nothing
             } else {
-                forward(self.client, self.server, self.statements, self.limits).map_err(Stop::ClientFault)?
+                forward(self.client, self.server, self.statements, self.limits, self.view)
+                    .map_err(Stop::ClientFault)?
             };
             match forwarded {
                 Forwarded::Nothing => {}

@@ -4,13 +4,16 @@
 
 use std::sync::Arc;
 
+use crate::classify::commands::command;
 use crate::classify::touches::touches;
 use crate::error::{ClientError, ErrorKind};
+use crate::fleet::View;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Standing, Statement, Statements, server_name};
-use crate::server::replies::{Owed, UnnamedBefore};
+use crate::server::replies::{Owed, Rejection, UnnamedBefore};
 use crate::server::settings::{LIFT_TIMEOUT, or_exit};
 use crate::session::client::Client;
+use crate::session::command::answer_query;
 use crate::session::refusal::{Limits, REFUSED_BY_ANY_SERVER, refuse_parse, reject_pin, rejection};
 use crate::session::request::{RequestFault, client_header, is_streamed};
 use crate::session::routing::Pass;
@@ -48,10 +51,11 @@ pub fn forward(
     server: &mut ServerConnection,
     statements: &Statements,
     limits: Limits,
+    view: &View,
 ) -> Result<Forwarded, RequestFault> {
     // Taken out while its messages are walked, since what they change is the client's too.
     let mut inbox = std::mem::take(&mut client.inbox);
-    let mut walk = Walk { statements, limits, at: 0 };
+    let mut walk = Walk { statements, limits, view, at: 0 };
     let forwarded = walk.run(client, server, &inbox);
     inbox.advance(walk.at);
     client.inbox = inbox;
@@ -62,6 +66,7 @@ pub fn forward(
 struct Walk<'a> {
     statements: &'a Statements,
     limits: Limits,
+    view: &'a View,
     /// Bytes that have been taken.
     at: usize,
 }
@@ -116,7 +121,9 @@ impl Walk<'_> {
             let message = rest.get(..header.total).unwrap_or(rest);
             client.streaming = header.total - message.len();
             self.at += message.len();
-            take(client, server, self.statements, self.limits, message, header);
+            if header.kind != QUERY || !take_command(client, server, self.view, message, header) {
+                take(client, server, self.statements, self.limits, message, header);
+            }
             if matches!(header.kind, QUERY | FUNCTION_CALL | SYNC | FLUSH) {
                 client.routing.gate.is_open = false;
             }
@@ -195,6 +202,27 @@ fn give_settings(client: &Client, server: &mut ServerConnection) {
         server.unnamed = None;
     }
     server.settings = Arc::clone(settings);
+}
+
+/// Answers a command to the proxy that comes while there is a connection: the server gets an empty query, so that the
+/// answer has its turn.
+fn take_command(
+    client: &mut Client,
+    server: &mut ServerConnection,
+    view: &View,
+    message: &[u8],
+    header: Header,
+) -> bool {
+    let sql = message.get(HEADER_LEN..header.total).unwrap_or_default();
+    let Some(command) = command(sql.strip_suffix(b"\0").unwrap_or(sql)) else { return false };
+    let mut answer = Vec::new();
+    answer_query(&command, &mut client.routing, view, &mut answer);
+    client.statements.define_unnamed(None);
+    server.unnamed = None;
+    put_query(server.outbox.bytes(), "");
+    server.replies.push(Owed::Rejected(Box::new(Rejection { error: answer, is_query: true })));
+    server.is_unsynced = false;
+    true
 }
 
 /// Takes one message, which is whole or large.

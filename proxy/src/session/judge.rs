@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::catalog::{Catalog, CatalogCell};
 use crate::classify::cache::{Found, Verdicts};
+use crate::classify::decide::judge;
 use crate::classify::hints::{Hint, hint};
 use crate::classify::verdict::{Reason, Verdict};
 use crate::route::ServerRole;
@@ -134,6 +135,28 @@ impl Judge {
             }
             rest = after;
         }
+    }
+
+    /// What a text is, how that was found, and where in it.
+    #[must_use]
+    pub fn explain(&self, sql: &[u8]) -> (Segment, &'static str, Option<(usize, String)>) {
+        let mut segment = Segment { verdict: Verdict::Read, is_unread: false, ..Segment::UNREAD };
+        let (verdict, found) = self.text(sql);
+        segment.add(verdict, role_of(hint(sql)), self.verdicts.has_refused(sql));
+        let found = match found {
+            Found::Text => "by its text",
+            Found::Shape => "by its text without constants",
+            Found::Judged => "judged now",
+        };
+        let place = match (&self.catalog, verdict) {
+            (Some(catalog), Verdict::Primary(_)) => {
+                let at = judge(sql, catalog).at;
+                let near = String::from_utf8_lossy(sql.get(at..).unwrap_or_default());
+                Some((at + 1, near.chars().take(40).collect()))
+            }
+            _ => None,
+        };
+        (segment, found, place)
     }
 
     fn note(&self, segment: &mut Segment, sql: &[u8]) {
@@ -268,6 +291,25 @@ impl Judge {
             None => segment.add(Verdict::Primary(Reason::Prepared), None, false),
         }
     }
+}
+
+/// The first text of a request: the one that it brings, or that of a statement it runs.
+#[must_use]
+pub fn first_text(request: &[u8], statements: &ClientStatements) -> Option<Vec<u8>> {
+    let mut rest = request;
+    while let Ok(Some(header)) = client_header(rest, usize::MAX) {
+        let (message, after) = rest.split_at_checked(header.total)?;
+        match header.kind {
+            QUERY => {
+                let body = message.get(HEADER_LEN..)?;
+                return Some(body.strip_suffix(b"\0").unwrap_or(body).to_vec());
+            }
+            PARSE => return Some(split_cstr(parse(message)?.definition)?.0.to_vec()),
+            BIND => return Some(statements.find(bind_names(message)?.1)?.text().to_vec()),
+            _ => rest = after,
+        }
+    }
+    None
 }
 
 const fn role_of(hint: Option<Hint>) -> Option<ServerRole> {

@@ -215,6 +215,11 @@ fn take(
                 server.replies.pop();
             }
         }
+        EMPTY_QUERY_RESPONSE if matches!(server.replies.front(), Some(Owed::Rejected(_))) => {
+            // It stands for a command that we have answered ourselves.
+            let Some(Owed::Rejected(rejection)) = server.replies.front_mut() else { return Err(out_of_step) };
+            return Ok(Fate::Replace(std::mem::take(&mut rejection.error)));
+        }
         COMMAND_COMPLETE | EMPTY_QUERY_RESPONSE | PORTAL_SUSPENDED => {
             if header.kind == COMMAND_COMPLETE && !is_hidden {
                 note_tag(client, server);

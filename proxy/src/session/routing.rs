@@ -4,14 +4,18 @@
 use std::sync::Arc;
 
 use pgrouting_contract::config::PoolMode;
+use pgrouting_contract::report::{Health, Role};
 use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 use tokio::time::Instant;
 
+use crate::classify::commands::RoleValue;
 use crate::classify::verdict::{Reason, Verdict};
 use crate::fleet::View;
 use crate::positions::reachable;
 use crate::route::{Access, Aim, Question, ServerRole, Side, Why, admits, side};
+use crate::server::settings::Settings;
+use crate::session::command::Prepared;
 use crate::session::judge::{Judge, Segment};
 use crate::session::prepared::ClientStatements;
 use crate::session::rescue::Rescue;
@@ -24,8 +28,46 @@ pub enum Floor {
     None,
     /// What was there at that moment and later, wherever that is in the log.
     Since(Instant),
-    /// What a server shows that has replayed this position.
-    At(u64),
+    /// What a server shows that has replayed this position, which was found for that moment.
+    At(u64, Instant),
+}
+
+/// Settings of a session that say what `SET SERVER ROLE` says, the first that is there; the second is PgDog's.
+const ROLE_SETTINGS: [&str; 2] = ["pgrouting.role", "pgdog.role"];
+
+/// What a session's settings ask for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Wishes {
+    role: ServerRole,
+    is_serializable: bool,
+}
+
+/// Whose transaction it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Who<'a> {
+    /// The port that its client came in at.
+    pub access: Access,
+    /// The user.
+    pub user: &'a str,
+}
+
+/// Where a statement would go, and why.
+#[derive(Debug)]
+pub struct Explanation {
+    /// The kind of server.
+    pub target: &'static str,
+    /// Why.
+    pub why: Why,
+    /// What the statement is.
+    pub verdict: Verdict,
+    /// Where that was decided: the byte, from 1 on, and the text there.
+    pub place: Option<(usize, String)>,
+    /// The catalog that it was judged by.
+    pub catalog: String,
+    /// How the verdict was found.
+    pub found: &'static str,
+    /// Each server, and what speaks for or against it.
+    pub candidates: Vec<(String, String)>,
 }
 
 /// Where a transaction went, and why.
@@ -44,8 +86,12 @@ pub struct Decision {
 pub struct Routing {
     /// Judges its statements.
     pub judge: Judge,
-    /// What the client has asked for.
-    pub role: ServerRole,
+    /// What the client has asked for by a command.
+    pub role: Option<ServerRole>,
+    /// Settings of the client that count, and the settings that they were read from.
+    wishes: Option<(Arc<Settings>, Wishes)>,
+    /// The commands that it has prepared.
+    pub prepared: Option<Box<Prepared>>,
     /// Whether the client's reads may go to the primary too; as the pool says where it has said nothing.
     pub primary_reads: Option<bool>,
     /// What it may read.
@@ -56,6 +102,8 @@ pub struct Routing {
     pub rescue: Rescue,
     /// What may be sent to the server of this exchange.
     pub gate: Gate,
+    /// The user.
+    user: Arc<str>,
     /// The session's lot, below 10,000: it is in the share that is split where that is larger.
     lot: u16,
 }
@@ -82,56 +130,88 @@ impl Gate {
 impl Routing {
     /// At the beginning of a session.
     #[must_use]
-    pub fn new(judge: Judge) -> Self {
+    pub fn new(judge: Judge, user: &str) -> Self {
         Self {
             judge,
-            role: ServerRole::Auto,
+            role: None,
+            wishes: None,
+            prepared: None,
             primary_reads: None,
             floor: Floor::None,
             last: None,
             rescue: Rescue::default(),
             gate: Gate::default(),
+            user: user.into(),
             lot: rand::random::<u16>() % 10_000,
         }
     }
 
+    /// Reads the settings that count, where they have changed.
+    pub fn look_at_settings(&mut self, settings: &Arc<Settings>) {
+        if self.wishes.as_ref().is_some_and(|(seen, _)| Arc::ptr_eq(seen, settings)) {
+            return;
+        }
+        let role = ROLE_SETTINGS.iter().find_map(|name| settings.value(name)).and_then(RoleValue::named);
+        let isolation = settings.value("default_transaction_isolation");
+        let wishes = Wishes {
+            role: match role {
+                Some(RoleValue::Primary) => ServerRole::Primary,
+                Some(RoleValue::Replica) => ServerRole::Replica,
+                Some(RoleValue::Any) => ServerRole::Any,
+                Some(RoleValue::Auto | RoleValue::Default) | None => ServerRole::Auto,
+            },
+            is_serializable: isolation.is_some_and(|level| level.eq_ignore_ascii_case("serializable")),
+        };
+        self.wishes = Some((Arc::clone(settings), wishes));
+    }
+
+    /// What the client has asked for: by a command, else by a setting.
+    #[must_use]
+    pub fn role(&self) -> ServerRole {
+        self.role.unwrap_or_else(|| self.wishes().role)
+    }
+
+    fn wishes(&self) -> Wishes {
+        self.wishes.as_ref().map_or_else(Wishes::default, |(_, wishes)| *wishes)
+    }
+
     /// Where the transaction that begins with this request goes.
-    pub fn decide(
-        &mut self,
-        view: &View,
-        access: Access,
-        user: &str,
-        isolation: Option<&str>,
-        segment: &Segment,
-    ) -> Decision {
+    pub fn decide(&mut self, view: &View, who: Who<'_>, segment: &Segment) -> Decision {
+        let is_rescued = self.rescue.take_rescued();
+        self.weigh(view, who, segment, is_rescued)
+    }
+
+    fn weigh(&mut self, view: &View, who: Who<'_>, segment: &Segment, is_rescued: bool) -> Decision {
         let config = &view.active.config;
         let split = &config.split;
+        let Who { access, user } = who;
         let question = Question {
             access,
             is_split: config.stage >= Stage::Split,
             is_in_cohort: self.is_in_cohort(split),
             is_primary_user: split.primary_users.iter().any(|name| name == user),
             is_exclusive: config.pooling.mode == PoolMode::Session,
-            is_serializable: isolation.is_some_and(|level| level.eq_ignore_ascii_case("serializable")),
-            role: self.role,
+            is_serializable: self.wishes().is_serializable,
+            role: self.role(),
             hint: segment.hint,
             verdict: segment.verdict,
             is_learned: segment.is_learned,
-            is_rescued: self.rescue.take_rescued(),
+            is_rescued,
         };
         let (mut side, mut why) = side(&question);
         // Whatever follows a Flush belongs to the same transaction and is not known yet.
         let is_unread = segment.is_unread || (segment.is_open && segment.runs);
-        if is_unread && access == Access::Routed && side == Side::Replica {
+        let is_routed = access == Access::Routed;
+        if is_unread && is_routed && side == Side::Replica {
             (side, why) = (Side::Primary, Why::Unread);
         }
         let mut aim = Aim {
             side,
-            falls_back: access == Access::Routed && split.when_no_replica == WhenNoReplica::UsePrimary,
-            counts_primary: access == Access::Routed && self.counts_primary(split),
+            falls_back: is_routed && split.when_no_replica == WhenNoReplica::UsePrimary,
+            counts_primary: is_routed && self.counts_primary(split),
             ..Aim::PRIMARY
         };
-        if side == Side::Replica && access == Access::Routed {
+        if side == Side::Replica && is_routed {
             if view.topology.replicas().next().is_none() {
                 why = if aim.falls_back { Why::NoReplica } else { why };
             } else if split.consistency == Consistency::Session {
@@ -144,6 +224,57 @@ impl Routing {
         Decision { aim, why, verdict: segment.verdict }
     }
 
+    /// Where a statement would go now, and why. Nothing is decided by it.
+    pub fn explain(&mut self, sql: &str, view: &View) -> Explanation {
+        self.judge.refresh();
+        let (segment, found, place) = self.judge.explain(sql.as_bytes());
+        let who = Who { access: Access::Routed, user: &self.user.clone() };
+        let decision = self.weigh(view, who, &segment, false);
+        let server = |index: usize| view.topology.servers.get(index);
+        let candidates = (0..view.topology.servers.len()).filter_map(|index| {
+            Some((server(index)?.name.clone(), self.candidate(view, index, &decision.aim)))
+        });
+        Explanation {
+            target: if decision.aim.side == Side::Replica && decision.why != Why::NoReplica {
+                "replica"
+            } else {
+                "primary"
+            },
+            why: decision.why,
+            verdict: decision.verdict,
+            place,
+            catalog: self.judge.catalog().map_or_else(
+                || "not known".to_owned(),
+                |catalog| format!("snapshot {}, {} names", catalog.epoch, catalog.names.len()),
+            ),
+            found,
+            candidates: candidates.collect(),
+        }
+    }
+
+    /// What speaks for or against a server.
+    fn candidate(&self, view: &View, index: usize, aim: &Aim) -> String {
+        let Some(server) = view.topology.servers.get(index) else { return String::new() };
+        let is_primary = view.topology.primary() == Some(index);
+        if aim.side != Side::Replica {
+            return if is_primary { "taken" } else { "dropped: not the primary" }.to_owned();
+        }
+        if is_primary {
+            return if aim.counts_primary { "candidate" } else { "dropped: the primary" }.to_owned();
+        }
+        if server.health != Health::Up || server.role != Role::Replica {
+            return format!("dropped: {:?} {:?} {}", server.health, server.role, server.message);
+        }
+        if server.weight == 0 {
+            return "dropped: weight 0".to_owned();
+        }
+        let replayed = view.positions.get(index).map_or(0, |position| position.lsn());
+        if aim.floor > replayed {
+            return format!("dropped: replayed {replayed} of {}", aim.floor);
+        }
+        "candidate".to_owned()
+    }
+
     fn is_in_cohort(&self, split: &SplitConfig) -> bool {
         let lot = match split.cohort {
             Cohort::Session => self.lot,
@@ -154,7 +285,7 @@ impl Routing {
     }
 
     fn counts_primary(&self, split: &SplitConfig) -> bool {
-        self.role == ServerRole::Any || self.primary_reads.unwrap_or(split.primary_reads)
+        self.role() == ServerRole::Any || self.primary_reads.unwrap_or(split.primary_reads)
     }
 
     /// The position that a replica must have replayed for this session; `None` where none has, or that is not known.
@@ -166,14 +297,19 @@ impl Routing {
         if let Floor::Since(written) = self.floor {
             let primary = view.topology.primary().and_then(|index| view.positions.get(index))?;
             match primary.sampled_after(written) {
-                Some(end) => self.floor = Floor::At(reachable(end)),
+                Some(end) => self.floor = Floor::At(reachable(end), written),
                 None => {
                     primary.want(now);
                     return None;
                 }
             }
         }
-        let Floor::At(floor) = self.floor else { return None };
+        let Floor::At(mut floor, written) = self.floor else { return None };
+        let primary = view.topology.primary().and_then(|index| view.positions.get(index));
+        if let Some(flushed) = primary.and_then(|primary| primary.flushed_after(written)) {
+            floor = floor.min(flushed);
+            self.floor = Floor::At(floor, written);
+        }
         let (mut some, mut all) = (false, true);
         for index in view.topology.replicas() {
             let Some(position) = view.positions.get(index) else { continue };
@@ -187,6 +323,9 @@ impl Routing {
         if some && all {
             self.floor = Floor::None;
             return Some(0);
+        }
+        if let Some(primary) = primary.filter(|_| !some) {
+            primary.want(now);
         }
         some.then_some(floor)
     }
@@ -219,7 +358,7 @@ impl Routing {
     #[must_use]
     pub fn lets_pass(&self, bytes: &[u8], statements: &ClientStatements) -> Pass {
         let Some(segment) = self.judge.segment(bytes, statements) else { return Pass::Wait };
-        let role = segment.hint.unwrap_or(self.role);
+        let role = segment.hint.unwrap_or_else(|| self.role());
         let is_fine = segment.verdict != Verdict::ReadOnlyBlock
             && admits(role, segment.verdict)
             && !segment.is_unread

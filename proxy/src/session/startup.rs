@@ -98,7 +98,7 @@ pub async fn enter(
                         entrance.stream,
                         Inbox::with(entrance.inbox.to_vec()),
                         state,
-                        Routing::new(judge),
+                        Routing::new(judge, &startup.user),
                     );
                     *client.outbox.bytes() = entrance.out;
                     let cancel = context.cancels.register(startup.secret_len());

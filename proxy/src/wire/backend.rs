@@ -50,6 +50,10 @@ pub const ROW_DESCRIPTION: u8 = b'T';
 
 /// A whole `ParseComplete`.
 pub const PARSE_COMPLETE_MESSAGE: [u8; 5] = [PARSE_COMPLETE, 0, 0, 0, 4];
+/// A whole `BindComplete`.
+pub const BIND_COMPLETE_MESSAGE: [u8; 5] = [BIND_COMPLETE, 0, 0, 0, 4];
+/// A whole `NoData`.
+pub const NO_DATA_MESSAGE: [u8; 5] = [NO_DATA, 0, 0, 0, 4];
 /// A whole `CloseComplete`.
 pub const CLOSE_COMPLETE_MESSAGE: [u8; 5] = [CLOSE_COMPLETE, 0, 0, 0, 4];
 
@@ -137,6 +141,44 @@ pub fn put_backend_key(out: &mut Vec<u8>, key: &CancelKey) {
 pub fn backend_key(message: &[u8]) -> Option<CancelKey> {
     let (process_id, secret) = split_i32(message.get(HEADER_LEN..)?)?;
     (secret.len() <= SECRET_LEN_MAX).then(|| CancelKey { process_id, secret: secret.to_vec() })
+}
+
+/// Appends a `RowDescription` of text columns.
+pub fn put_row_description(out: &mut Vec<u8>, columns: &[&str]) {
+    const TEXT_OID: i32 = 25;
+    put_message(out, ROW_DESCRIPTION, |body| {
+        body.extend_from_slice(&i16::try_from(columns.len()).unwrap_or(i16::MAX).to_be_bytes());
+        for column in columns {
+            put_cstr(body, column.as_bytes());
+            // Neither table nor column; the type, of any length, without a modifier, as text.
+            body.extend_from_slice(&[0; 6]);
+            body.extend_from_slice(&TEXT_OID.to_be_bytes());
+            body.extend_from_slice(&(-1_i16).to_be_bytes());
+            body.extend_from_slice(&(-1_i32).to_be_bytes());
+            body.extend_from_slice(&[0; 2]);
+        }
+    });
+}
+
+/// Appends a `DataRow` of texts.
+pub fn put_data_row(out: &mut Vec<u8>, fields: &[String]) {
+    put_message(out, DATA_ROW, |body| {
+        body.extend_from_slice(&i16::try_from(fields.len()).unwrap_or(i16::MAX).to_be_bytes());
+        for field in fields {
+            body.extend_from_slice(&i32::try_from(field.len()).unwrap_or(i32::MAX).to_be_bytes());
+            body.extend_from_slice(field.as_bytes());
+        }
+    });
+}
+
+/// Appends a `CommandComplete`.
+pub fn put_command_complete(out: &mut Vec<u8>, tag: &str) {
+    put_message(out, COMMAND_COMPLETE, |body| put_cstr(body, tag.as_bytes()));
+}
+
+/// Appends a `ParameterDescription` of none.
+pub fn put_no_parameters(out: &mut Vec<u8>) {
+    put_message(out, PARAMETER_DESCRIPTION, |body| body.extend_from_slice(&[0; 2]));
 }
 
 /// Appends a `ReadyForQuery` with the status byte `I`, `T` or `E`.

@@ -15,6 +15,10 @@ pub const CANNOT_CONNECT: SqlState = "08001";
 pub const FEATURE_NOT_SUPPORTED: SqlState = "0A000";
 /// `invalid_authorization_specification`
 pub const INVALID_AUTHORIZATION: SqlState = "28000";
+/// `invalid_parameter_value`
+pub const INVALID_PARAMETER_VALUE: SqlState = "22023";
+/// `invalid_sql_statement_name`
+pub const INVALID_SQL_STATEMENT_NAME: SqlState = "26000";
 /// `invalid_password`
 pub const INVALID_PASSWORD: SqlState = "28P01";
 /// `too_many_connections`

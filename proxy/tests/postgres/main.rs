@@ -32,3 +32,4 @@ mod random_cancels;
 mod session_mode;
 mod settings;
 mod simple_as_postgres;
+mod split;

@@ -1,0 +1,187 @@
+//! Commands that the proxy answers itself: those of pgcat, with its spellings and some more, and questions about routes.
+
+use crate::classify::pieces::{Item, Piece, pieces};
+
+/// A command to the proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// `SET SERVER ROLE TO 'x'`.
+    SetRole(RoleValue),
+    /// `SHOW SERVER ROLE`.
+    ShowRole,
+    /// `SET PRIMARY READS TO x`; `None` is what the pool says.
+    SetPrimaryReads(Option<bool>),
+    /// `SHOW PRIMARY READS`.
+    ShowPrimaryReads,
+    /// `SET SHARD TO 'x'` and `SET SHARDING KEY TO 'x'`: there is one shard, 0.
+    SetShard(&'static str),
+    /// `SHOW SHARD`.
+    ShowShard,
+    /// `SHOW ROUTE LAST`.
+    ShowRoute,
+    /// `EXPLAIN ROUTE statement`.
+    ExplainRoute(String),
+    /// One of these with a value that it does not take: what to say.
+    Wrong(&'static str),
+}
+
+/// What `SET SERVER ROLE` sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoleValue {
+    /// The primary.
+    Primary,
+    /// A replica.
+    Replica,
+    /// As statements are judged; reads may go to the primary too.
+    Any,
+    /// As statements are judged.
+    Auto,
+    /// As if nothing had been set.
+    Default,
+}
+
+impl RoleValue {
+    /// The role of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "primary" => Self::Primary,
+            "replica" => Self::Replica,
+            "any" => Self::Any,
+            "auto" => Self::Auto,
+            "default" => Self::Default,
+            _ => return None,
+        })
+    }
+}
+
+/// The command that a text is, if it is one.
+#[must_use]
+pub fn command(sql: &[u8]) -> Option<Command> {
+    if !may_be_one(sql) {
+        return None;
+    }
+    let text = str::from_utf8(sql).ok()?;
+    let found = pieces(text, false).pieces;
+    let words = without_semicolon(&found);
+    let word = |index: usize| match words.get(index).map(|piece| &piece.item) {
+        Some(Item::Word(word)) => &**word,
+        _ => "",
+    };
+    match (word(0), word(1), word(2), words.len()) {
+        ("show", "server", "role", 3) => Some(Command::ShowRole),
+        ("show", "primary", "reads", 3) => Some(Command::ShowPrimaryReads),
+        ("show", "shard", _, 2) => Some(Command::ShowShard),
+        ("show", "route", _, 2) | ("show", "route", "last", 3) => Some(Command::ShowRoute),
+        ("explain", "route", _, 3..) => {
+            let from = words.get(2)?.from;
+            Some(Command::ExplainRoute(text.get(from..)?.to_owned()))
+        }
+        ("set", "server", "role", _) => {
+            let value = value(words.get(3..)?)?;
+            Some(RoleValue::named(&value).map_or(
+                Command::Wrong("SERVER ROLE is one of 'primary', 'replica', 'any', 'auto' and 'default'"),
+                Command::SetRole,
+            ))
+        }
+        ("set", "primary", "reads", _) => Some(match value(words.get(3..)?)?.to_ascii_lowercase().as_str() {
+            "on" => Command::SetPrimaryReads(Some(true)),
+            "off" => Command::SetPrimaryReads(Some(false)),
+            "default" => Command::SetPrimaryReads(None),
+            _ => Command::Wrong("PRIMARY READS is one of 'on', 'off' and 'default'"),
+        }),
+        ("set", "shard", _, _) => Some(shard(&value(words.get(2..)?)?, "SET SHARD")),
+        ("set", "sharding", "key", _) => {
+            value(words.get(3..)?)?;
+            Some(Command::SetShard("SET SHARDING KEY"))
+        }
+        _ => None,
+    }
+}
+
+fn shard(value: &str, tag: &'static str) -> Command {
+    if value == "0" || value.eq_ignore_ascii_case("any") {
+        Command::SetShard(tag)
+    } else {
+        Command::Wrong("this pool has one shard: SHARD is '0' or 'ANY'")
+    }
+}
+
+/// `TO value` or `= value`.
+fn value(rest: &[Piece<'_>]) -> Option<String> {
+    let [to, value] = rest else { return None };
+    if to.item != Item::Word("to".into()) && to.item != Item::Operator("=") {
+        return None;
+    }
+    match &value.item {
+        Item::Word(word) | Item::Name(word) => Some(word.to_string()),
+        Item::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        Item::Number(number) => Some((*number).to_owned()),
+        _ => None,
+    }
+}
+
+fn without_semicolon<'p, 'a>(pieces: &'p [Piece<'a>]) -> &'p [Piece<'a>] {
+    match pieces {
+        [rest @ .., last] if last.item == Item::Symbol(b';') => rest,
+        all => all,
+    }
+}
+
+/// A quick look: most texts are none.
+fn may_be_one(sql: &[u8]) -> bool {
+    const WORDS: [(&[u8], &[&[u8]]); 3] = [
+        (b"set", &[b"server", b"primary", b"shard"]),
+        (b"show", &[b"server", b"primary", b"shard", b"route"]),
+        (b"explain", &[b"route"]),
+    ];
+    let text = sql.trim_ascii_start();
+    if !matches!(text.first(), Some(b's' | b'S' | b'e' | b'E')) {
+        return false;
+    }
+    let starts = |text: &[u8], word: &[u8]| {
+        text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
+    };
+    WORDS.iter().any(|(first, seconds)| {
+        let rest = text.get(first.len()..).unwrap_or_default();
+        let second = rest.trim_ascii_start();
+        starts(text, first) && rest.len() > second.len() && seconds.iter().any(|word| starts(second, word))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_told_from_statements() {
+        for (sql, expected) in [
+            ("SET SERVER ROLE TO 'primary'", Some(Command::SetRole(RoleValue::Primary))),
+            ("set server role to 'Replica';", Some(Command::SetRole(RoleValue::Replica))),
+            ("  SET  SERVER ROLE = auto", Some(Command::SetRole(RoleValue::Auto))),
+            ("SET SERVER ROLE TO default", Some(Command::SetRole(RoleValue::Default))),
+            ("SHOW SERVER ROLE", Some(Command::ShowRole)),
+            ("SET PRIMARY READS TO on", Some(Command::SetPrimaryReads(Some(true)))),
+            ("SET PRIMARY READS TO 'default'", Some(Command::SetPrimaryReads(None))),
+            ("SHOW PRIMARY READS;", Some(Command::ShowPrimaryReads)),
+            ("SET SHARD TO '0'", Some(Command::SetShard("SET SHARD"))),
+            ("SET SHARD TO 0", Some(Command::SetShard("SET SHARD"))),
+            ("SET SHARDING KEY TO '12'", Some(Command::SetShard("SET SHARDING KEY"))),
+            ("SHOW SHARD", Some(Command::ShowShard)),
+            ("SHOW ROUTE LAST", Some(Command::ShowRoute)),
+            ("EXPLAIN ROUTE  SELECT 1;", Some(Command::ExplainRoute("SELECT 1;".to_owned()))),
+            ("SET server.role TO 'x'", None),
+            ("SET server_role TO 'x'", None),
+            ("SHOW server_version", None),
+            ("SET SERVER ROLE", None),
+            ("SET SERVER ROLE TO 'primary'; SELECT 1", None),
+            ("EXPLAIN SELECT 1", None),
+            ("SELECT 'SET SERVER ROLE TO primary'", None),
+        ] {
+            assert_eq!(command(sql.as_bytes()), expected, "{sql}");
+        }
+        for sql in ["SET SERVER ROLE TO 'x'", "SET PRIMARY READS TO 'x'", "SET SHARD TO '1'"] {
+            assert!(matches!(command(sql.as_bytes()), Some(Command::Wrong(_))), "{sql}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Connections of the proxy's own, as the monitor's user, beside those that clients share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::auth::users::Credentials;
+use crate::server::connect::{ConnectError, Endpoint, Want, connect};
+use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::settings::Settings;
+
+/// As whom, to what, and under which name such connections are opened.
+#[derive(Debug, Clone)]
+pub struct Own {
+    /// Where the monitor's user is found; a Secret may change it at any time.
+    pub credentials: Arc<Credentials>,
+    /// The database.
+    pub database: String,
+    /// No settings.
+    pub settings: Arc<Settings>,
+    /// What `application_name` says.
+    pub name: &'static str,
+    /// The longest wait for a connection and its login.
+    pub timeout: Duration,
+}
+
+impl Own {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or refuses; or when the monitor's user is not known.
+    pub async fn connect(&self, endpoint: &Endpoint) -> Result<Box<ServerConnection>, ConnectError> {
+        let user = self.credentials.probe().ok_or(ConnectError::Protocol("the probe user is not known"))?;
+        let identity = Arc::new(Identity {
+            id: u32::MAX,
+            user: user.name.clone(),
+            database: self.database.clone(),
+            settings: Arc::clone(&self.settings),
+            is_exclusive: true,
+        });
+        let parameters = [("application_name".to_owned(), self.name.to_owned())];
+        connect(Want {
+            endpoint,
+            identity: &identity,
+            user: &user,
+            parameters: &parameters,
+            home: WorkerId(u16::MAX),
+            timeout: self.timeout,
+        })
+        .await
+    }
+}

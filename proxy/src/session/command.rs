@@ -1,0 +1,328 @@
+//! Commands that the proxy answers itself, in the simple and in the extended protocol.
+
+use std::collections::HashMap;
+
+use crate::classify::commands::{Command, RoleValue, command};
+use crate::classify::verdict::Verdict;
+use crate::error::{ClientError, ErrorKind};
+use crate::fleet::View;
+use crate::route::ServerRole;
+use crate::session::client::Client;
+use crate::session::request::client_header;
+use crate::session::routing::Routing;
+use crate::wire::backend::{
+    BIND_COMPLETE_MESSAGE, CLOSE_COMPLETE_MESSAGE, NO_DATA_MESSAGE, PARSE_COMPLETE_MESSAGE,
+    put_command_complete, put_data_row, put_no_parameters, put_ready, put_row_description,
+};
+use crate::wire::codec::split_cstr;
+use crate::wire::frame::{HEADER_LEN, Header};
+use crate::wire::frontend::{
+    BIND, CLOSE, DESCRIBE, EXECUTE, FLUSH, PARSE, QUERY, SYNC, Target, bind_names, parse, target,
+};
+use crate::wire::sqlstate;
+
+/// Commands under the names that a client has prepared and bound them by.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    statements: HashMap<Vec<u8>, Command>,
+    portals: HashMap<Vec<u8>, Command>,
+}
+
+/// Prepared commands of one client that are kept.
+const PREPARED_MAX: usize = 64;
+
+/// What a command says: rows under names, and a tag.
+#[derive(Debug)]
+struct Answer {
+    columns: &'static [&'static str],
+    rows: Vec<Vec<String>>,
+    tag: String,
+}
+
+/// Answers the request at the front of the client's inbox, where it is a command to the proxy. Tells whether it was.
+pub fn take(client: &mut Client, view: &View) -> bool {
+    let Ok(Some(header)) = client_header(&client.inbox, usize::MAX) else { return false };
+    let Some(message) = client.inbox.get(..header.total) else { return false };
+    match header.kind {
+        QUERY => {
+            let Some(command) = command(text(message)) else { return false };
+            let mut out = Vec::new();
+            answer_query(&command, &mut client.routing, view, &mut out);
+            put_ready(&mut out, b'I');
+            client.outbox.bytes().extend_from_slice(&out);
+            client.inbox.advance(header.total);
+            true
+        }
+        PARSE | BIND | DESCRIBE | CLOSE => take_batch(client, view),
+        _ => false,
+    }
+}
+
+fn text(query: &[u8]) -> &[u8] {
+    let text = query.get(HEADER_LEN..).unwrap_or_default();
+    text.strip_suffix(b"\0").unwrap_or(text)
+}
+
+/// What the simple protocol answers, but for the end.
+pub fn answer_query(command: &Command, routing: &mut Routing, view: &View, out: &mut Vec<u8>) {
+    match run(command, routing, view) {
+        Ok(answer) => {
+            if !answer.columns.is_empty() {
+                put_row_description(out, answer.columns);
+            }
+            answer.put_rows(out);
+        }
+        Err(error) => error.put(out),
+    }
+}
+
+impl Answer {
+    fn done(tag: &str) -> Self {
+        Self { columns: &[], rows: Vec::new(), tag: tag.to_owned() }
+    }
+
+    fn one(column: &'static [&'static str], value: &str) -> Self {
+        Self { columns: column, rows: vec![vec![value.to_owned()]], tag: "SHOW".to_owned() }
+    }
+
+    fn put_rows(&self, out: &mut Vec<u8>) {
+        for row in &self.rows {
+            put_data_row(out, row);
+        }
+        put_command_complete(out, &self.tag);
+    }
+}
+
+/// The columns of a command's answer.
+const fn columns(command: &Command) -> &'static [&'static str] {
+    match command {
+        Command::ShowRole => &["server role"],
+        Command::ShowPrimaryReads => &["primary reads"],
+        Command::ShowShard => &["shard"],
+        Command::ShowRoute => &["server", "reason"],
+        Command::ExplainRoute(_) => &["item", "value"],
+        Command::SetRole(_) | Command::SetPrimaryReads(_) | Command::SetShard(_) | Command::Wrong(_) => &[],
+    }
+}
+
+fn run(command: &Command, routing: &mut Routing, view: &View) -> Result<Answer, ClientError> {
+    let columns = columns(command);
+    Ok(match command {
+        Command::SetRole(value) => {
+            routing.role = match value {
+                RoleValue::Primary => Some(ServerRole::Primary),
+                RoleValue::Replica => Some(ServerRole::Replica),
+                RoleValue::Any => Some(ServerRole::Any),
+                RoleValue::Auto => Some(ServerRole::Auto),
+                RoleValue::Default => None,
+            };
+            Answer::done("SET SERVER ROLE")
+        }
+        Command::ShowRole => Answer::one(columns, routing.role().as_str()),
+        Command::SetPrimaryReads(value) => {
+            routing.primary_reads = *value;
+            Answer::done("SET PRIMARY READS")
+        }
+        Command::ShowPrimaryReads => {
+            let is_on = routing.primary_reads.unwrap_or(view.active.config.split.primary_reads);
+            Answer::one(columns, if is_on { "on" } else { "off" })
+        }
+        Command::SetShard(tag) => Answer::done(tag),
+        Command::ShowShard => Answer::one(columns, "0"),
+        Command::ShowRoute => {
+            let rows =
+                routing.last.iter().map(|(server, why)| vec![server.to_string(), why.as_str().to_owned()]);
+            Answer { columns, rows: rows.collect(), tag: "SHOW".to_owned() }
+        }
+        Command::ExplainRoute(sql) => {
+            let rows = explain(sql, routing, view);
+            Answer { columns, rows, tag: "EXPLAIN".to_owned() }
+        }
+        Command::Wrong(message) => {
+            return Err(ClientError::error(ErrorKind::Client, sqlstate::INVALID_PARAMETER_VALUE, *message));
+        }
+    })
+}
+
+/// Where a statement would go now, and why.
+fn explain(sql: &str, routing: &mut Routing, view: &View) -> Vec<Vec<String>> {
+    let explanation = routing.explain(sql, view);
+    let mut rows = vec![
+        vec!["target".to_owned(), explanation.target.to_owned()],
+        vec!["reason".to_owned(), explanation.why.as_str().to_owned()],
+    ];
+    let verdict = match explanation.verdict {
+        Verdict::Read => "read",
+        Verdict::ReadOnlyBlock => "read_only_transaction",
+        Verdict::Primary(reason) => reason.as_str(),
+    };
+    rows.push(vec!["verdict".to_owned(), verdict.to_owned()]);
+    if let Some((at, near)) = explanation.place {
+        rows.push(vec!["position".to_owned(), at.to_string()]);
+        rows.push(vec!["near".to_owned(), near]);
+    }
+    rows.push(vec!["catalog".to_owned(), explanation.catalog]);
+    rows.push(vec!["found".to_owned(), explanation.found.to_owned()]);
+    for (server, state) in explanation.candidates {
+        rows.push(vec![format!("server {server}"), state]);
+    }
+    rows
+}
+
+/// Answers a batch to its Sync or Flush, where all that it parses, binds and executes are commands.
+fn take_batch(client: &mut Client, view: &View) -> bool {
+    let has_any = client.routing.prepared.is_some();
+    let first_is_command = client_header(&client.inbox, usize::MAX).ok().flatten().is_some_and(|header| {
+        header.kind == PARSE && is_command(client.inbox.get(..header.total).unwrap_or_default())
+    });
+    if !has_any && !first_is_command {
+        return false;
+    }
+    let Some(length) = batch_of_commands(client) else { return false };
+    let batch = client.inbox.get(..length).unwrap_or_default().to_vec();
+    let mut prepared = client.routing.prepared.take().unwrap_or_default();
+    let mut rest = &batch[..];
+    let mut out = Vec::new();
+    let mut is_skipping = false;
+    while let Ok(Some(header)) = client_header(rest, usize::MAX) {
+        let Some((message, after)) = rest.split_at_checked(header.total) else { break };
+        rest = after;
+        if header.kind == SYNC {
+            prepared.portals.clear();
+            put_ready(&mut out, b'I');
+        } else if !is_skipping {
+            is_skipping = prepared.take(message, header, &mut client.routing, view, &mut out).is_err();
+        }
+    }
+    client.is_skipping = is_skipping && batch.get(batch.len().wrapping_sub(HEADER_LEN)) == Some(&FLUSH);
+    client.routing.prepared = (!prepared.statements.is_empty()).then_some(prepared);
+    client.outbox.bytes().extend_from_slice(&out);
+    client.inbox.advance(length);
+    true
+}
+
+fn is_command(parse_message: &[u8]) -> bool {
+    let sql = parse(parse_message).and_then(|parsed| split_cstr(parsed.definition));
+    sql.is_some_and(|(sql, _)| command(sql).is_some())
+}
+
+/// The length of the batch at the front, if it is about commands only. A statement that is none takes its name back.
+fn batch_of_commands(client: &mut Client) -> Option<usize> {
+    let mut at = 0;
+    let mut defined: Vec<&[u8]> = Vec::new();
+    let mut taken_back: Vec<Vec<u8>> = Vec::new();
+    let mut is_ours = true;
+    let prepared = client.routing.prepared.as_deref();
+    let is_known = |name: &[u8], defined: &[&[u8]]| {
+        defined.contains(&name) || prepared.is_some_and(|known| known.statements.contains_key(name))
+    };
+    loop {
+        let rest = client.inbox.get(at..)?;
+        let header = client_header(rest, usize::MAX).ok()??;
+        let message = rest.get(..header.total)?;
+        at += header.total;
+        match header.kind {
+            SYNC | FLUSH => break,
+            PARSE => {
+                let name = parse(message)?.name;
+                if is_command(message) {
+                    defined.push(name);
+                } else {
+                    taken_back.push(name.to_vec());
+                    is_ours = false;
+                }
+            }
+            BIND => is_ours &= is_known(bind_names(message)?.1, &defined),
+            DESCRIBE | CLOSE => {
+                if let Some(Target::Statement(name)) = target(message) {
+                    is_ours &= is_known(name, &defined);
+                }
+            }
+            EXECUTE => {}
+            _ => is_ours = false,
+        }
+    }
+    if !is_ours && let Some(prepared) = client.routing.prepared.as_mut() {
+        taken_back.iter().for_each(|name| drop(prepared.statements.remove(name)));
+    }
+    is_ours.then_some(at)
+}
+
+impl Prepared {
+    /// Answers one message.
+    fn take(
+        &mut self,
+        message: &[u8],
+        header: Header,
+        routing: &mut Routing,
+        view: &View,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ()> {
+        let answered = self.answer(message, header, routing, view, out);
+        answered.map_err(|error| error.put(out))
+    }
+
+    fn answer(
+        &mut self,
+        message: &[u8],
+        header: Header,
+        routing: &mut Routing,
+        view: &View,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ClientError> {
+        let unknown = || {
+            ClientError::error(
+                ErrorKind::Client,
+                sqlstate::INVALID_SQL_STATEMENT_NAME,
+                "no such prepared statement or portal",
+            )
+        };
+        match header.kind {
+            PARSE => {
+                let parsed = parse(message).ok_or_else(unknown)?;
+                let sql = split_cstr(parsed.definition).map_or(&[][..], |(sql, _)| sql);
+                let command = command(sql).ok_or_else(unknown)?;
+                if self.statements.len() >= PREPARED_MAX {
+                    self.statements.clear();
+                }
+                self.statements.insert(parsed.name.to_vec(), command);
+                out.extend_from_slice(&PARSE_COMPLETE_MESSAGE);
+            }
+            BIND => {
+                let (portal, name) = bind_names(message).ok_or_else(unknown)?;
+                let command = self.statements.get(name).ok_or_else(unknown)?.clone();
+                self.portals.insert(portal.to_vec(), command);
+                out.extend_from_slice(&BIND_COMPLETE_MESSAGE);
+            }
+            DESCRIBE => {
+                let (command, is_statement) = match target(message).ok_or_else(unknown)? {
+                    Target::Statement(name) => (self.statements.get(name), true),
+                    Target::Portal(name) => (self.portals.get(name), false),
+                };
+                let columns = columns(command.ok_or_else(unknown)?);
+                if is_statement {
+                    put_no_parameters(out);
+                }
+                if columns.is_empty() {
+                    out.extend_from_slice(&NO_DATA_MESSAGE);
+                } else {
+                    put_row_description(out, columns);
+                }
+            }
+            EXECUTE => {
+                let portal = split_cstr(message.get(HEADER_LEN..).unwrap_or_default()).map(|(name, _)| name);
+                let command = portal.and_then(|name| self.portals.get(name)).ok_or_else(unknown)?;
+                run(command, routing, view)?.put_rows(out);
+            }
+            CLOSE => {
+                match target(message).ok_or_else(unknown)? {
+                    Target::Statement(name) => drop(self.statements.remove(name)),
+                    Target::Portal(name) => drop(self.portals.remove(name)),
+                }
+                out.extend_from_slice(&CLOSE_COMPLETE_MESSAGE);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Where clients read after they have written, before a replica could show it: the call sites that a team has to look at
+//! before its reads go to replicas, or that keep reads on the primary afterwards.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::classify::fold::folded;
+use crate::classify::lexer::Lexer;
+
+/// Entries that are kept; the rarest makes room.
+const ENTRIES_MAX: usize = 256;
+
+/// The longest tags that are kept, in bytes.
+const TAGS_MAX: usize = 200;
+
+/// Counts of what was seen.
+#[derive(Debug, Default)]
+pub struct Sites {
+    seen: Mutex<HashMap<Site, u64>>,
+}
+
+/// One statement of one call site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site {
+    /// The statement's sqlcommenter tags, else the client's `application_name`.
+    pub call_site: String,
+    /// The statement without its constants.
+    pub statement: String,
+}
+
+impl Sites {
+    /// Counts a read.
+    pub fn count(&self, application_name: &str, sql: &[u8]) {
+        let call_site = tags(sql).unwrap_or_else(|| application_name.to_owned());
+        let site = Site { call_site, statement: folded(sql) };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= ENTRIES_MAX && !seen.contains_key(&site) {
+            let rarest = seen.iter().min_by_key(|(_, count)| **count).map(|(site, _)| site.clone());
+            rarest.and_then(|rarest| seen.remove(&rarest));
+        }
+        *seen.entry(site).or_default() += 1;
+    }
+
+    /// Everything that was seen, the most frequent first.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(Site, u64)> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries: Vec<_> = seen.iter().map(|(site, count)| (site.clone(), *count)).collect();
+        entries.sort_by(|(a, count_a), (b, count_b)| count_b.cmp(count_a).then_with(|| a.cmp(b)));
+        entries
+    }
+}
+
+/// The tags that sqlcommenter (<https://google.github.io/sqlcommenter/spec/>) puts behind a statement, without those that
+/// differ from one request to the next.
+fn tags(sql: &[u8]) -> Option<String> {
+    let text = sql.trim_ascii_end();
+    let text = text.strip_suffix(b";").unwrap_or(text).trim_ascii_end();
+    if !text.ends_with(b"*/") {
+        return None;
+    }
+    let mut lexer = Lexer::new(text, false);
+    let mut end = 0;
+    while let Some((_, _, to)) = lexer.next_placed() {
+        end = to;
+    }
+    let comment = text.get(end..)?.trim_ascii().strip_prefix(b"/*")?.strip_suffix(b"*/")?;
+    let comment = String::from_utf8_lossy(comment);
+    let kept: Vec<&str> = comment
+        .split(',')
+        .map(str::trim)
+        .filter(|pair| {
+            pair.contains("='") && !pair.starts_with("traceparent") && !pair.starts_with("tracestate")
+        })
+        .collect();
+    let tags = kept.join(",");
+    let cut = (0..=TAGS_MAX.min(tags.len())).rev().find(|at| tags.is_char_boundary(*at))?;
+    (!tags.is_empty()).then(|| tags.get(..cut).unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_is_named_by_its_tags_or_its_application() {
+        let sites = Sites::default();
+        let tagged = b"SELECT 1 /*controller='orders',traceparent='00-1-2-01',action='show'*/;";
+        sites.count("app", tagged);
+        sites.count("app", tagged);
+        sites.count("app", b"SELECT a FROM t WHERE b = 7");
+        sites.count("app", b"SELECT '/*a=''b''*/'");
+        let entries = sites.entries();
+        assert_eq!(entries[0].0.call_site, "controller='orders',action='show'");
+        assert_eq!(entries[0].1, 2);
+        assert!(entries[1..].iter().all(|(site, _)| site.call_site == "app"));
+    }
+
+    #[test]
+    fn the_rarest_makes_room() {
+        let sites = Sites::default();
+        for number in 0..ENTRIES_MAX + 10 {
+            sites.count(&number.to_string(), b"SELECT 1");
+        }
+        assert_eq!(sites.entries().len(), ENTRIES_MAX);
+    }
+}
