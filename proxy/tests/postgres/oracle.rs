@@ -31,7 +31,7 @@ use support::client::{Client, Login};
 use support::message::{Answer, bind, copy_done, describe, execute, parse, query, sync};
 use support::poll;
 use support::proxy::{Proxy, document, server, user};
-use support::server::{password_of, primary, standby};
+use support::server::{catch_up, password_of, primary, standby};
 
 /// The longest that a statement may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -252,12 +252,7 @@ impl Play {
 
     /// Waits until the standby shows what the primary has, and the proxy knows the catalog.
     fn settle(&mut self, sql: &str) {
-        let position = self.position();
-        let standby = &mut self.standby;
-        poll("the standby to catch up", || {
-            let sql = format!("SELECT pg_last_wal_replay_lsn() + 64 >= '{position}'");
-            standby.value(&sql).filter(|value| value == "t")
-        });
+        catch_up(&mut self.walinspect, &mut self.standby);
         let word = first_word(sql);
         if matches!(word.as_str(), "do" | "call" | "execute" | "select" | "drop" | "alter" | "create") {
             let proxy = &self.proxy;
@@ -334,25 +329,47 @@ impl Play {
             lines.extend(counts.stayed_texts.iter().map(|text| format!("stayed: {text}")));
             std::fs::write(path, lines.join("\n") + "\n").unwrap();
         }
+        let mut out = Vec::new();
+        self.write_figures(&mut out);
+        let figures = out.join("\n");
+        println!("{figures}");
+        if let Some(path) = std::env::var_os("ORACLE_DOC") {
+            const MARKS: [&str; 2] = ["<!-- oracle -->\n", "<!-- /oracle -->"];
+            let text = std::fs::read_to_string(&path).unwrap();
+            let (before, rest) = text.split_once(MARKS[0]).unwrap();
+            let (_, after) = rest.split_once(MARKS[1]).unwrap();
+            let [begin, end] = MARKS;
+            std::fs::write(path, format!("{before}{begin}```text\n{figures}\n```\n{end}{after}")).unwrap();
+        }
+    }
+
+    fn write_figures(&self, out: &mut Vec<String>) {
+        let counts = &self.counts;
         let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
-        println!("statements played: {}, outside transactions: {}", counts.statements, counts.outside);
-        println!("went to the replica: {}", counts.to_replica);
-        println!("  refused there: {}", counts.refused_there.len());
-        println!("  that the oracle calls refused: {}", counts.against_oracle.len());
-        println!("  with an effect: {}", counts.effects.len());
-        println!(
+        out.push(format!(
+            "statements played: {}, outside transactions: {}",
+            counts.statements, counts.outside
+        ));
+        out.push(format!("went to the replica: {}", counts.to_replica));
+        out.push(format!("  refused there: {}", counts.refused_there.len()));
+        out.push(format!("  that the oracle calls refused: {}", counts.against_oracle.len()));
+        out.push(format!("  with an effect: {}", counts.effects.len()));
+        out.push(format!(
             "reads that a standby accepts: {}, on the replica: {} ({:.2} %)",
             counts.reads,
             counts.reads_on_replica,
             share(counts.reads_on_replica, counts.reads)
-        );
+        ));
         for (why, count) in &counts.stayed {
-            println!("  stayed on the primary: {why}: {count}");
+            out.push(format!("  stayed on the primary: {why}: {count}"));
         }
         for (form, (all, on_replica)) in &counts.forms {
-            println!("{form}: {all}, on the replica: {on_replica} ({:.2} %)", share(*on_replica, *all));
+            out.push(format!(
+                "{form}: {all}, on the replica: {on_replica} ({:.2} %)",
+                share(*on_replica, *all)
+            ));
         }
-        println!("  refused there in one of these forms: {}", counts.forms_refused.len());
+        out.push(format!("  refused there in one of these forms: {}", counts.forms_refused.len()));
     }
 }
 

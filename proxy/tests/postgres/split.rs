@@ -10,7 +10,7 @@ use super::support::message::{
 };
 use super::support::poll;
 use super::support::proxy::{Proxy, pool_of, server};
-use super::support::server::{Database, primary, standby};
+use super::support::server::{Database, catch_up, primary, standby};
 
 /// A pool that splits, and its database.
 struct Split {
@@ -65,12 +65,7 @@ impl Split {
 
     /// Waits until the standby shows what the primary has, and the proxy knows the catalog.
     fn settle(&self) {
-        let position = primary().admin("postgres").value("SELECT pg_current_wal_insert_lsn()").unwrap();
-        let mut standby = standby().admin("postgres");
-        poll("the standby to catch up", || {
-            let sql = format!("SELECT pg_last_wal_replay_lsn() + 64 >= '{position}'");
-            standby.value(&sql).filter(|value| value == "t")
-        });
+        catch_up(&mut primary().admin("postgres"), &mut standby().admin("postgres"));
         poll("the catalog", || self.proxy.report().split.catalogs.get(&self.database.name)?.then_some(()));
     }
 }

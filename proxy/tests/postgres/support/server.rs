@@ -48,6 +48,18 @@ pub fn standby() -> &'static Server {
     STANDBY.get_or_init(|| start(Some(primary())))
 }
 
+/// Waits until the standby shows what the primary has now; both are sessions of a superuser.
+pub fn catch_up(primary: &mut Client, standby: &mut Client) {
+    // A commit brings to disk what is only in the primary's memory, and so to the standby.
+    primary.run("SET synchronous_commit = on; SELECT txid_current()");
+    let position = primary.value("SELECT pg_current_wal_flush_lsn()").unwrap();
+    poll("the standby to catch up", || {
+        standby
+            .value(&format!("SELECT pg_last_wal_replay_lsn() >= '{position}'"))
+            .filter(|value| value == "t")
+    });
+}
+
 /// The password of one of [`ROLES`] or of `postgres`.
 pub fn password_of(role: &str) -> String {
     format!("{role} secret")
