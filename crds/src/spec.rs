@@ -13,7 +13,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::duration::PoolDuration;
+use crate::spec::pooling::Pooling;
+use crate::spec::proxy::Proxy;
 use crate::status::PgRoutingPoolStatus;
+
+pub mod pooling;
+pub mod proxy;
 
 /// A fleet of PostgreSQL routing proxies in front of one primary and its replicas.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -217,142 +222,6 @@ pub enum AuthType {
     UserList,
 }
 
-/// How connections are shared.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Pooling {
-    /// When a server connection goes back to the pool.
-    #[serde(default)]
-    pub mode: PoolMode,
-    /// What becomes of a client, in transaction mode, that does what keeps it on its server connection (temporary
-    /// tables, LISTEN, session-level advisory locks and the like).
-    #[serde(default)]
-    pub pin_policy: PinPolicy,
-    /// The most connections to each server, over the whole fleet; it is divided by the number of proxies.
-    #[serde(default = "default_max_server_connections")]
-    #[schemars(with = "i32", range(min = 1, max = 10_000))]
-    pub max_server_connections: u32,
-    /// The most clients of each proxy.
-    #[serde(default = "default_max_client_connections")]
-    #[schemars(with = "i32", range(min = 1, max = 1_000_000))]
-    pub max_client_connections_per_proxy: u32,
-    /// The longest wait for a server connection.
-    #[serde(default = "default_checkout_timeout")]
-    pub checkout_timeout: PoolDuration,
-    /// A server connection that has been idle for longer is closed.
-    #[serde(default = "default_server_idle_timeout")]
-    pub server_idle_timeout: PoolDuration,
-    /// PostgreSQL settings that every server connection starts with.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "settings_schema")]
-    pub parameters: BTreeMap<String, String>,
-}
-
-/// When a server connection goes back to the pool.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PoolMode {
-    /// When the transaction ends.
-    #[default]
-    Transaction,
-    /// When the client leaves.
-    Session,
-}
-
-/// What becomes of a client whose state cannot move to another connection.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PinPolicy {
-    /// It keeps its connection while the state lasts.
-    #[default]
-    Pin,
-    /// The statement is refused.
-    Reject,
-}
-
-/// The proxies' pods.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Proxy {
-    /// How many there are; leave it out when an autoscaler owns it.
-    #[serde(default = "default_replicas")]
-    #[schemars(range(min = 0, max = 200))]
-    pub replicas: i32,
-    /// Their image; the operator's default when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
-    pub image: Option<String>,
-    /// When the image is pulled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image_pull_policy: Option<ImagePullPolicy>,
-    /// Secrets for the registry.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8), inner(length(max = 253)))]
-    pub image_pull_secrets: Vec<String>,
-    /// Requests and limits of the container, as in a pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "untyped_schema")]
-    pub resources: Option<serde_json::Value>,
-    /// How long clients have to reach a transaction boundary when a pod stops.
-    #[serde(default = "default_drain_timeout")]
-    pub drain_timeout: PoolDuration,
-    /// A partial pod template that is merged under the operator's own fields; the container's name is `proxy`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "untyped_schema")]
-    pub pod_template: Option<serde_json::Value>,
-    /// Protection against evictions.
-    #[serde(default)]
-    pub disruption: Disruption,
-    /// The pods' ServiceAccount; absent, one without a token is made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    pub service_account_name: Option<String>,
-}
-
-/// When an image is pulled.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImagePullPolicy {
-    /// At each start.
-    Always,
-    /// When it is not there.
-    IfNotPresent,
-    /// Never.
-    Never,
-}
-
-impl ImagePullPolicy {
-    /// The name as it stands in a pod.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Always => "Always",
-            Self::IfNotPresent => "IfNotPresent",
-            Self::Never => "Never",
-        }
-    }
-}
-
-/// Protection against evictions.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Disruption {
-    /// Whether there is a PodDisruptionBudget.
-    #[serde(default)]
-    pub budget: DisruptionBudget,
-    /// The most pods that may be evicted at once.
-    #[serde(default = "default_max_unavailable")]
-    #[schemars(range(min = 1, max = 100))]
-    pub max_unavailable: i32,
-}
-
-/// Whether there is a PodDisruptionBudget.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DisruptionBudget {
-    /// The operator keeps one.
-    #[default]
-    Managed,
-    /// There is none.
-    None,
-}
-
 /// The Services that clients connect to.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -447,42 +316,6 @@ impl Default for Auth {
     }
 }
 
-impl Default for Pooling {
-    fn default() -> Self {
-        Self {
-            mode: PoolMode::Transaction,
-            pin_policy: PinPolicy::Pin,
-            max_server_connections: default_max_server_connections(),
-            max_client_connections_per_proxy: default_max_client_connections(),
-            checkout_timeout: default_checkout_timeout(),
-            server_idle_timeout: default_server_idle_timeout(),
-            parameters: BTreeMap::new(),
-        }
-    }
-}
-
-impl Default for Proxy {
-    fn default() -> Self {
-        Self {
-            replicas: default_replicas(),
-            image: None,
-            image_pull_policy: None,
-            image_pull_secrets: Vec::new(),
-            resources: None,
-            drain_timeout: default_drain_timeout(),
-            pod_template: None,
-            disruption: Disruption::default(),
-            service_account_name: None,
-        }
-    }
-}
-
-impl Default for Disruption {
-    fn default() -> Self {
-        Self { budget: DisruptionBudget::Managed, max_unavailable: default_max_unavailable() }
-    }
-}
-
 impl Default for PoolService {
     fn default() -> Self {
         Self {
@@ -492,19 +325,6 @@ impl Default for PoolService {
             endpoints: Vec::new(),
         }
     }
-}
-
-fn untyped_schema(_: &mut SchemaGenerator) -> Schema {
-    // A typed PodTemplateSpec would make the definition larger than `kubectl apply` can annotate.
-    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
-}
-
-fn settings_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "object",
-        "maxProperties": 64,
-        "additionalProperties": {"type": "string", "maxLength": 1024}
-    })
 }
 
 fn annotations_schema(_: &mut SchemaGenerator) -> Schema {
@@ -537,32 +357,4 @@ fn default_username_key() -> String {
 
 fn default_password_key() -> String {
     "password".to_owned()
-}
-
-const fn default_max_server_connections() -> u32 {
-    100
-}
-
-const fn default_max_client_connections() -> u32 {
-    10_000
-}
-
-const fn default_checkout_timeout() -> PoolDuration {
-    PoolDuration::from_secs(5)
-}
-
-const fn default_server_idle_timeout() -> PoolDuration {
-    PoolDuration::from_secs(600)
-}
-
-const fn default_replicas() -> i32 {
-    2
-}
-
-const fn default_drain_timeout() -> PoolDuration {
-    PoolDuration::from_secs(60)
-}
-
-const fn default_max_unavailable() -> i32 {
-    1
 }

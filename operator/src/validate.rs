@@ -9,10 +9,9 @@ use k8s_openapi::api::core::v1::{PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource as _, ResourceExt as _};
 use pgrouting_contract::config::{AuthConfig, ServerConfig, UserConfig};
-use pgrouting_crds::spec::{
-    AuthType, BackendsType, CredentialsSecret, DisruptionBudget, ImagePullPolicy, PgRoutingPool, PoolService,
-    Pooling,
-};
+use pgrouting_crds::spec::pooling::Pooling;
+use pgrouting_crds::spec::proxy::{DisruptionBudget, ImagePullPolicy};
+use pgrouting_crds::spec::{AuthType, BackendsType, CredentialsSecret, PgRoutingPool, PoolService};
 use sha2::{Digest as _, Sha256};
 
 use crate::resolve::{Credentials, CredentialsFault, ResolvedRefs};

@@ -10,8 +10,9 @@ use pgrouting_contract::config::{
 };
 use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::peers::PeersConfig;
+use pgrouting_contract::split::SplitConfig;
 use pgrouting_contract::stage::Stage;
-use pgrouting_crds::spec;
+use pgrouting_crds::spec::pooling;
 
 use crate::desired::labels::metadata;
 use crate::desired::secret::PEERS_SECRET;
@@ -66,6 +67,7 @@ pub fn document(
         generation: Generation(0),
         pool: format!("{}/{}", pool.namespace, pool.name),
         stage: Stage::PoolingOnly,
+        split: SplitConfig::default(),
         process: process(),
         servers: pool.servers.clone(),
         probe: ProbeConfig {
@@ -80,12 +82,12 @@ pub fn document(
         },
         pooling: PoolingConfig {
             mode: match pool.pooling.mode {
-                spec::PoolMode::Transaction => PoolMode::Transaction,
-                spec::PoolMode::Session => PoolMode::Session,
+                pooling::PoolMode::Transaction => PoolMode::Transaction,
+                pooling::PoolMode::Session => PoolMode::Session,
             },
             pin_policy: match pool.pooling.pin_policy {
-                spec::PinPolicy::Pin => PinPolicy::Pin,
-                spec::PinPolicy::Reject => PinPolicy::Reject,
+                pooling::PinPolicy::Pin => PinPolicy::Pin,
+                pooling::PinPolicy::Reject => PinPolicy::Reject,
             },
             max_server_connections: pool.server_connections_per_proxy,
             max_client_connections: pool.pooling.max_client_connections_per_proxy,

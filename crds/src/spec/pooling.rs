@@ -1,0 +1,97 @@
+//! How connections are shared.
+
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use crate::duration::PoolDuration;
+
+/// How connections are shared.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Pooling {
+    /// When a server connection goes back to the pool.
+    #[serde(default)]
+    pub mode: PoolMode,
+    /// What becomes of a client, in transaction mode, that does what keeps it on its server connection (temporary
+    /// tables, LISTEN, session-level advisory locks and the like).
+    #[serde(default)]
+    pub pin_policy: PinPolicy,
+    /// The most connections to each server, over the whole fleet; it is divided by the number of proxies.
+    #[serde(default = "default_max_server_connections")]
+    #[schemars(with = "i32", range(min = 1, max = 10_000))]
+    pub max_server_connections: u32,
+    /// The most clients of each proxy.
+    #[serde(default = "default_max_client_connections")]
+    #[schemars(with = "i32", range(min = 1, max = 1_000_000))]
+    pub max_client_connections_per_proxy: u32,
+    /// The longest wait for a server connection.
+    #[serde(default = "default_checkout_timeout")]
+    pub checkout_timeout: PoolDuration,
+    /// A server connection that has been idle for longer is closed.
+    #[serde(default = "default_server_idle_timeout")]
+    pub server_idle_timeout: PoolDuration,
+    /// PostgreSQL settings that every server connection starts with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "settings_schema")]
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// When a server connection goes back to the pool.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoolMode {
+    /// When the transaction ends.
+    #[default]
+    Transaction,
+    /// When the client leaves.
+    Session,
+}
+
+/// What becomes of a client whose state cannot move to another connection.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PinPolicy {
+    /// It keeps its connection while the state lasts.
+    #[default]
+    Pin,
+    /// The statement is refused.
+    Reject,
+}
+
+impl Default for Pooling {
+    fn default() -> Self {
+        Self {
+            mode: PoolMode::Transaction,
+            pin_policy: PinPolicy::Pin,
+            max_server_connections: default_max_server_connections(),
+            max_client_connections_per_proxy: default_max_client_connections(),
+            checkout_timeout: default_checkout_timeout(),
+            server_idle_timeout: default_server_idle_timeout(),
+            parameters: BTreeMap::new(),
+        }
+    }
+}
+
+fn settings_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 64,
+        "additionalProperties": {"type": "string", "maxLength": 1024}
+    })
+}
+
+const fn default_max_server_connections() -> u32 {
+    100
+}
+
+const fn default_max_client_connections() -> u32 {
+    10_000
+}
+
+const fn default_checkout_timeout() -> PoolDuration {
+    PoolDuration::from_secs(5)
+}
+
+const fn default_server_idle_timeout() -> PoolDuration {
+    PoolDuration::from_secs(600)
+}
