@@ -15,10 +15,12 @@ use serde::{Deserialize, Serialize};
 use crate::duration::PoolDuration;
 use crate::spec::pooling::Pooling;
 use crate::spec::proxy::Proxy;
+use crate::spec::split::Split;
 use crate::status::PgRoutingPoolStatus;
 
 pub mod pooling;
 pub mod proxy;
+pub mod split;
 
 /// A fleet of PostgreSQL routing proxies in front of one primary and its replicas.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -46,6 +48,7 @@ pub mod proxy;
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Stage", type_ = "string", json_path = ".status.rollout.stage"),
     printcolumn(name = "Target", type_ = "string", json_path = ".spec.rollout.stage"),
+    printcolumn(name = "Split%", type_ = "integer", json_path = ".status.rollout.splitPercent"),
     printcolumn(name = "Proxies", type_ = "string", json_path = ".status.proxies.summary"),
     printcolumn(name = "Primary", type_ = "string", json_path = ".status.backends.primary"),
     printcolumn(name = "Replicas", type_ = "string", json_path = ".status.backends.replicasSummary"),
@@ -73,6 +76,9 @@ pub struct PgRoutingPoolSpec {
     /// How far the pool may go.
     #[serde(default)]
     pub rollout: Rollout,
+    /// How reads are told from writes, and where they go, from the stage Split on.
+    #[serde(default)]
+    pub split: Split,
 }
 
 /// The PostgreSQL servers. Which of them is the primary is found out by asking them.
@@ -292,6 +298,8 @@ pub enum Stage {
     /// Connections are shared; every statement runs on the primary.
     #[default]
     PoolingOnly,
+    /// Reads go to replicas.
+    Split,
 }
 
 impl Stage {
@@ -300,6 +308,7 @@ impl Stage {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::PoolingOnly => "PoolingOnly",
+            Self::Split => "Split",
         }
     }
 }

@@ -209,8 +209,11 @@ pub enum ServerState {
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
-    /// The stage in effect.
+    /// The stage in effect: that of the document which every proxy runs.
     pub stage: Stage,
+    /// The share of sessions or transactions whose reads go to replicas, in percent.
+    #[serde(default)]
+    pub split_percent: i32,
 }
 
 fn time_schema(_: &mut SchemaGenerator) -> Schema {

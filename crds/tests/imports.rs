@@ -3,13 +3,14 @@
 use std::path::Path;
 
 /// A module and what it may import, in the order of the data's path.
-const MAY_IMPORT: [(&str, &[&str]); 6] = [
+const MAY_IMPORT: [(&str, &[&str]); 7] = [
     ("duration", &[]),
     ("spec/pooling", &["duration"]),
     ("spec/proxy", &["duration"]),
+    ("spec/split", &["duration"]),
     ("status", &["spec"]),
     // The derive ties a kind to its status, so these two know each other.
-    ("spec", &["duration", "status", "spec/pooling", "spec/proxy"]),
+    ("spec", &["duration", "status", "spec/pooling", "spec/proxy", "spec/split"]),
     ("definition", &["spec"]),
 ];
 

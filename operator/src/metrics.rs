@@ -114,13 +114,25 @@ impl Metrics {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// Tells the stage of a pool and the one that it is to reach; only one pair of them is true at a time.
+    pub fn tell_stage(&self, namespace: &str, pool: &str, stage: &str, target: &str) {
+        for (other, other_target) in pairs_of_stages() {
+            if (other, other_target) != (stage, target) {
+                let _ = self.pool_info.remove_label_values(&[namespace, pool, other, other_target]);
+            }
+        }
+        self.pool_info.with_label_values(&[namespace, pool, stage, target]).set(1);
+    }
+
     /// Drops the series of a pool that is gone.
     pub fn forget_pool(&self, namespace: &str, pool: &str) {
         for state in ["ready", "not_ready"] {
             let _ = self.pool_pods.remove_label_values(&[namespace, pool, state]);
         }
         let _ = self.pool_pods_out_of_sync.remove_label_values(&[namespace, pool]);
-        let _ = self.pool_info.remove_label_values(&[namespace, pool, "PoolingOnly", "PoolingOnly"]);
+        for (stage, target) in pairs_of_stages() {
+            let _ = self.pool_info.remove_label_values(&[namespace, pool, stage, target]);
+        }
         for condition in POOL_CONDITIONS {
             for status in ["True", "False", "Unknown"] {
                 let _ = self.pool_condition.remove_label_values(&[namespace, pool, condition, status]);
@@ -130,8 +142,20 @@ impl Metrics {
 }
 
 /// The types of conditions that have a series.
-pub const POOL_CONDITIONS: [&str; 6] =
-    ["Ready", "ConfigAccepted", "ConfigApplied", "BackendsHealthy", "CredentialsValid", "Stalled"];
+pub const POOL_CONDITIONS: [&str; 7] = [
+    "Ready",
+    "ConfigAccepted",
+    "ConfigApplied",
+    "BackendsHealthy",
+    "CredentialsValid",
+    "SplitActive",
+    "Stalled",
+];
+
+fn pairs_of_stages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    const STAGES: [&str; 2] = ["PoolingOnly", "Split"];
+    STAGES.into_iter().flat_map(|stage| STAGES.into_iter().map(move |target| (stage, target)))
+}
 
 fn counters(
     r: &Registry,
@@ -170,9 +194,22 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.pool_pods.with_label_values(&["shop", "orders", "ready"]).set(2);
         metrics.pool_condition.with_label_values(&["shop", "orders", "Ready", "True"]).set(1);
-        metrics.pool_info.with_label_values(&["shop", "orders", "PoolingOnly", "PoolingOnly"]).set(1);
+        metrics.tell_stage("shop", "orders", "PoolingOnly", "Split");
         assert!(metrics.text().unwrap().contains("orders"));
         metrics.forget_pool("shop", "orders");
         assert!(!metrics.text().unwrap().contains("orders"));
+    }
+
+    #[test]
+    fn pool_is_at_one_stage_at_a_time() {
+        let metrics = Metrics::new().unwrap();
+        for (stage, target) in [("PoolingOnly", "PoolingOnly"), ("PoolingOnly", "Split"), ("Split", "Split")]
+        {
+            metrics.tell_stage("shop", "orders", stage, target);
+            let text = metrics.text().unwrap();
+            let told: Vec<_> = text.lines().filter(|line| line.contains("pool_info{")).collect();
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(told[0].contains(&format!("stage=\"{stage}\",target=\"{target}\"")), "{told:?}");
+        }
     }
 }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use pgrouting_crds::spec::{PgRoutingPool, Stage};
+use pgrouting_crds::spec::PgRoutingPool;
 use pgrouting_crds::status::{
     BackendsStatus, ConditionStatus, ConfigStatus, OutOfSyncPod, PgRoutingPoolStatus, PoolCondition,
-    ProxiesStatus, RolloutStatus, ServerRole, ServerState, ServerStatus,
+    ProxiesStatus, ServerRole, ServerState, ServerStatus,
 };
 use serde_json::json;
 
@@ -21,10 +21,12 @@ use crate::resolve::API_TIMEOUT;
 use crate::status::condition::{ConditionType, Finding, Reason, set_condition, whole_seconds};
 use crate::status::findings::findings;
 use crate::status::found::Found;
+use crate::status::rollout::rollout;
 
 pub mod condition;
 pub mod findings;
 pub mod found;
+pub mod rollout;
 
 const OUT_OF_SYNC_SHOWN: usize = 10;
 
@@ -38,7 +40,8 @@ pub fn status(
     let observation = found.observation;
     let mut conditions: Vec<PoolCondition> =
         before.map(|status| status.conditions.clone()).unwrap_or_default();
-    for finding in findings(found) {
+    let rollout = rollout(before, found);
+    for finding in findings(found, rollout.as_ref()) {
         set_condition(&mut conditions, finding, found.generation, now);
     }
     PgRoutingPoolStatus {
@@ -54,7 +57,7 @@ pub fn status(
             out_of_sync: out_of_sync(before, observation, now),
         }),
         backends: backends(before, found, now),
-        rollout: found.document.map(|_| RolloutStatus { stage: Stage::PoolingOnly }),
+        rollout,
     }
 }
 

@@ -11,7 +11,8 @@ use kube::{Resource as _, ResourceExt as _};
 use pgrouting_contract::config::{AuthConfig, ServerConfig, UserConfig};
 use pgrouting_crds::spec::pooling::Pooling;
 use pgrouting_crds::spec::proxy::{DisruptionBudget, ImagePullPolicy};
-use pgrouting_crds::spec::{AuthType, BackendsType, CredentialsSecret, PgRoutingPool, PoolService};
+use pgrouting_crds::spec::split::Split;
+use pgrouting_crds::spec::{AuthType, BackendsType, CredentialsSecret, PgRoutingPool, PoolService, Stage};
 use sha2::{Digest as _, Sha256};
 
 use crate::resolve::{Credentials, CredentialsFault, ResolvedRefs};
@@ -41,6 +42,10 @@ pub struct ValidatedPool {
     pub user_files: Vec<UserFiles>,
     /// What is wrong with the Secrets that the spec names.
     pub credential_faults: Vec<CredentialsFault>,
+    /// The stage to reach.
+    pub stage: Stage,
+    /// How reads are told from writes, and where they go.
+    pub split: Split,
     /// How connections are shared.
     pub pooling: Pooling,
     /// Each proxy's part of `pooling.maxServerConnections`.
@@ -165,6 +170,8 @@ pub fn validate(
         auth,
         user_files,
         credential_faults,
+        stage: spec.rollout.stage,
+        split: spec.split.clone(),
         pooling: spec.pooling.clone(),
         server_connections_per_proxy: share(
             spec.pooling.max_server_connections,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 30] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 31] = [
     ("names", &[], &[]),
     ("settings", &[], &[]),
     ("metrics", &[], &[]),
@@ -32,15 +32,24 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 30] = [
     ("proxies", &["metrics", "certificates", "desired/config_map"], &["contract"]),
     ("observe", &["names", "resolve", "desired/config_map", "proxies"], &["crds", "contract"]),
     ("status/condition", &[], &["crds"]),
-    ("status/found", &["resolve", "desired/config_map", "apply", "observe"], &[]),
+    ("status/found", &["resolve", "desired/config_map", "apply", "observe"], &["crds"]),
+    ("status/rollout", &["status/condition", "status/found"], &["crds", "contract"]),
     (
         "status/findings",
-        &["resolve", "apply", "observe", "status/condition", "status/found"],
+        &["resolve", "apply", "observe", "status/condition", "status/found", "status/rollout"],
         &["crds", "contract"],
     ),
     (
         "status",
-        &["names", "resolve", "observe", "status/condition", "status/findings", "status/found"],
+        &[
+            "names",
+            "resolve",
+            "observe",
+            "status/condition",
+            "status/findings",
+            "status/found",
+            "status/rollout",
+        ],
         &["crds"],
     ),
     ("events", &[], &["crds"]),
@@ -91,7 +100,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 30] = [
 ];
 
 /// Steps without I/O: no client, no async, no clock.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "names",
     "validate",
     "desired",
@@ -102,6 +111,7 @@ const PURE: [&str; 10] = [
     "desired/disruption_budget",
     "desired/deployment",
     "status/findings",
+    "status/rollout",
 ];
 
 #[test]

@@ -52,6 +52,8 @@ fn defaults_are_complete_so_that_rules_can_read_them() {
     let spec = &spec_schema()["properties"]["spec"]["properties"];
     assert_eq!(spec["auth"]["default"], serde_json::json!({"type": "Passthrough"}));
     assert_eq!(spec["rollout"]["default"], serde_json::json!({"stage": "PoolingOnly"}));
+    assert_eq!(spec["split"]["default"]["maxPercent"], 100);
+    assert_eq!(spec["split"]["default"]["catalogInterval"], "15s");
     assert_eq!(spec["proxy"]["default"]["replicas"], 2);
     assert_eq!(spec["proxy"]["properties"]["drainTimeout"]["default"], "1m");
 }
@@ -107,6 +109,8 @@ fn older_definition_lacks_what_is_new_and_a_newer_one_lacks_nothing() {
         &mut older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
     spec["pooling"]["properties"].as_object_mut().unwrap().remove("serverIdleTimeout");
     spec["pooling"]["properties"]["mode"]["enum"] = serde_json::json!(["Transaction"]);
+    spec["rollout"]["properties"]["stage"]["enum"] = serde_json::json!(["PoolingOnly"]);
+    spec.as_object_mut().unwrap().remove("split");
     let server =
         &mut spec["backends"]["properties"]["static"]["properties"]["servers"]["items"]["properties"];
     server.as_object_mut().unwrap().remove("zone");
@@ -115,7 +119,9 @@ fn older_definition_lacks_what_is_new_and_a_newer_one_lacks_nothing() {
         [
             "spec.backends.static.servers[].zone",
             "spec.pooling.mode=Session",
-            "spec.pooling.serverIdleTimeout"
+            "spec.pooling.serverIdleTimeout",
+            "spec.rollout.stage=Split",
+            "spec.split"
         ]
     );
     assert_eq!(missing_parts(&serde_json::json!({})).unwrap(), ["version v1alpha1"]);

@@ -14,6 +14,12 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
 
     for (edit, expected) in [
         (json!({"rollout": {"stage": "Everything"}}), "spec.rollout.stage"),
+        (
+            json!({"split": {"primaryFunctions": ["f", "g"], "readFunctions": ["g"]}}),
+            "leave it in one of the two",
+        ),
+        (json!({"split": {"catalogInterval": "10ms"}}), "catalogInterval must be at least 100ms"),
+        (json!({"split": {"maxPercent": 101}}), "spec.split.maxPercent"),
         (json!({"pooling": {"checkoutTimeout": "1d"}}), "spec.pooling.checkoutTimeout"),
         (json!({"backends": {"type": "Services"}}), "set exactly the member that type names"),
         (json!({"backends": {"static": {"servers": servers_named(&["pg-a", "pg-a"])}}}), "Duplicate value"),

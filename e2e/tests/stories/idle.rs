@@ -10,8 +10,10 @@ use tokio::time::sleep;
 #[tokio::test]
 async fn operator_writes_nothing_in_an_idle_minute() -> Result<()> {
     let story = Story::begin("idle").await?;
-    let pool = story.pool("orders", &["pg-a", "pg-b", "pg-c"], json!({})).await?;
-    pool.wait_for_pods(2, 60).await?;
+    for (name, stage) in [("orders", "PoolingOnly"), ("ledger", "Split")] {
+        let spec = json!({"rollout": {"stage": stage}});
+        story.pool(name, &["pg-a", "pg-b", "pg-c"], spec).await?.wait_for_pods(2, 60).await?;
+    }
     // What follows a start ends within this: the status of the last pod that became ready.
     sleep(Duration::from_secs(10)).await;
 

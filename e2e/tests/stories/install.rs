@@ -79,10 +79,13 @@ async fn columns_say_how_the_pool_is(story: &Story, pool: &str) -> Result<()> {
     println!("{table}");
     let mut lines = table.lines();
     let header: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(header, ["NAME", "READY", "STAGE", "TARGET", "PROXIES", "PRIMARY", "REPLICAS", "AGE"]);
+    assert_eq!(
+        header,
+        ["NAME", "READY", "STAGE", "TARGET", "SPLIT%", "PROXIES", "PRIMARY", "REPLICAS", "AGE"]
+    );
     let row: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(row.get(..5), Some(&[pool, "True", "PoolingOnly", "PoolingOnly", "2/2"][..]), "{table}");
-    assert_eq!(row.get(6), Some(&"2/2"), "both standbys are up: {table}");
+    assert_eq!(row.get(..6), Some(&[pool, "True", "PoolingOnly", "PoolingOnly", "0", "2/2"][..]), "{table}");
+    assert_eq!(row.get(7), Some(&"2/2"), "both standbys are up: {table}");
     let wide = story.cluster.kubectl(&["-n", namespace, "get", "pgrp", pool, "-o", "wide"]).await?;
     println!("{wide}");
     Ok(())

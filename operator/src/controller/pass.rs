@@ -145,6 +145,7 @@ pub async fn pass(
     let replicas_wanted = pool.spec.proxy.replicas;
     let found = Found {
         generation: pool.metadata.generation,
+        target: pool.spec.rollout.stage,
         verdict: effect.verdict,
         document: effect.document.as_ref(),
         backend_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.backend_faults),
@@ -323,8 +324,8 @@ fn record_pool(
     status: &PgRoutingPoolStatus,
     found: &Found<'_>,
 ) {
-    let stage = Stage::PoolingOnly.as_str();
-    metrics.pool_info.with_label_values(&[namespace, name, stage, stage]).set(1);
+    let stage = status.rollout.as_ref().map_or(Stage::PoolingOnly, |rollout| rollout.stage);
+    metrics.tell_stage(namespace, name, stage.as_str(), found.target.as_str());
     for condition in &status.conditions {
         for value in [ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown] {
             metrics

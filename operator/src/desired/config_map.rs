@@ -10,9 +10,10 @@ use pgrouting_contract::config::{
 };
 use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::peers::PeersConfig;
-use pgrouting_contract::split::SplitConfig;
+use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
-use pgrouting_crds::spec::pooling;
+use pgrouting_crds::spec;
+use pgrouting_crds::spec::{pooling, split};
 
 use crate::desired::labels::metadata;
 use crate::desired::secret::PEERS_SECRET;
@@ -66,8 +67,11 @@ pub fn document(
         version: 1,
         generation: Generation(0),
         pool: format!("{}/{}", pool.namespace, pool.name),
-        stage: Stage::PoolingOnly,
-        split: SplitConfig::default(),
+        stage: match pool.stage {
+            spec::Stage::PoolingOnly => Stage::PoolingOnly,
+            spec::Stage::Split => Stage::Split,
+        },
+        split: split_config(&pool.split),
         process: process(),
         servers: pool.servers.clone(),
         probe: ProbeConfig {
@@ -132,6 +136,46 @@ fn process() -> ProcessConfig {
         admin_token_file: None,
         probe_listen: "0.0.0.0:9127".to_owned(),
         workers: 0,
+    }
+}
+
+/// A stage takes effect whole, so that the largest share is the share.
+fn split_config(split: &split::Split) -> SplitConfig {
+    let split::Split {
+        max_percent,
+        cohort,
+        consistency,
+        when_no_replica,
+        primary_reads,
+        rescue,
+        primary_users,
+        primary_tables,
+        primary_functions,
+        read_functions,
+        catalog_interval,
+    } = split.clone();
+    SplitConfig {
+        percent: max_percent,
+        cohort: match cohort {
+            split::Cohort::Session => Cohort::Session,
+            split::Cohort::Transaction => Cohort::Transaction,
+        },
+        consistency: match consistency {
+            split::Consistency::Eventual => Consistency::Eventual,
+            split::Consistency::Session => Consistency::Session,
+        },
+        when_no_replica: match when_no_replica {
+            split::WhenNoReplica::UsePrimary => WhenNoReplica::UsePrimary,
+            split::WhenNoReplica::Fail => WhenNoReplica::Fail,
+        },
+        primary_reads,
+        rescue,
+        primary_users,
+        primary_tables,
+        primary_functions,
+        read_functions,
+        catalog_interval: duration_text(catalog_interval.get()),
+        ..SplitConfig::default()
     }
 }
 

@@ -1,6 +1,8 @@
 //! The objects of a pool: what restarts pods and what does not, and what each object promises.
 
 use pgrouting_contract::config::{Generation, ProxyConfig};
+use pgrouting_contract::split::SplitConfig;
+use pgrouting_contract::stage::Stage;
 use serde_json::{Value, json};
 
 use super::*;
@@ -26,6 +28,10 @@ fn servers_limits_users_and_settings_leave_the_pod_template_byte_for_byte() {
             format!(
                 "{SMALL}pooling: {{mode: Session, pinPolicy: Reject, checkoutTimeout: 1s, serverIdleTimeout: 1m}}"
             ),
+        ),
+        (
+            "stage",
+            format!("{SMALL}rollout: {{stage: Split}}\nsplit: {{maxPercent: 7, primaryTables: [jobs]}}"),
         ),
         ("settings", format!("{SMALL}pooling: {{parameters: {{statement_timeout: 30s}}}}")),
         ("replicas", format!("{SMALL}proxy: {{replicas: 9}}")),
@@ -213,6 +219,55 @@ fn document_reads_as_the_contract_wants_it_and_names_files_only() {
     assert!(!text.contains("\"password\":"), "{text}");
     let users = objects.users.data.unwrap();
     assert!(users.keys().any(|key| text.contains(&format!("/etc/pgrouting/users/{key}"))));
+}
+
+#[test]
+fn section_on_the_split_is_in_the_document_field_by_field() {
+    let document = built(&format!(
+        "{SMALL}
+rollout: {{stage: Split}}
+split:
+  maxPercent: 30
+  cohort: Transaction
+  consistency: Eventual
+  whenNoReplica: Fail
+  primaryReads: true
+  rescue: false
+  primaryUsers: [billing]
+  primaryTables: [jobs]
+  primaryFunctions: [next_job]
+  readFunctions: [price_of]
+  catalogInterval: 1m
+"
+    ))
+    .document;
+    let text: Value = serde_json::from_slice(&document.bytes).unwrap();
+    assert_eq!(text["stage"], "Split");
+    let mut split = text["split"].clone();
+    assert!(split.as_object_mut().unwrap().remove("verdictCacheBytes").is_some(), "the proxy's own default");
+    assert_eq!(
+        split,
+        json!({
+            "percent": 30,
+            "cohort": "Transaction",
+            "consistency": "Eventual",
+            "whenNoReplica": "Fail",
+            "primaryReads": true,
+            "rescue": false,
+            "primaryUsers": ["billing"],
+            "primaryTables": ["jobs"],
+            "primaryFunctions": ["next_job"],
+            "readFunctions": ["price_of"],
+            "catalogInterval": "1m",
+        })
+    );
+}
+
+#[test]
+fn pool_that_says_nothing_of_the_split_has_the_defaults_of_the_proxy() {
+    let config = built(SMALL).document.config;
+    assert_eq!(config.stage, Stage::PoolingOnly);
+    assert_eq!(config.split, SplitConfig::default());
 }
 
 fn generation(previous: Option<&ProxyConfig>, in_status: u64, foreign: u64, spec: &str) -> u64 {

@@ -30,6 +30,22 @@ fn first_good_status_tells_of_config_and_primary() {
 }
 
 #[test]
+fn split_that_nobody_asked_for_is_no_warning_and_one_that_cannot_be_is() {
+    let well = status(&WELL, "aaa", Some("pg-0"));
+    for (reason, is_told) in [
+        ("StagePoolingOnly", false),
+        ("ConfigNotApplied", false),
+        ("SessionMode", true),
+        ("NoReplicas", true),
+    ] {
+        let mut conditions = WELL.to_vec();
+        conditions.push(("SplitActive", "False", reason));
+        let told = reasons(Some(&well), &status(&conditions, "aaa", Some("pg-0")));
+        assert_eq!(told.contains(&reason.to_owned()), is_told, "{reason}");
+    }
+}
+
+#[test]
 fn same_status_tells_nothing() {
     let same = status(&WELL, "aaa", Some("pg-0"));
     assert_eq!(reasons(Some(&same), &same), [""; 0]);

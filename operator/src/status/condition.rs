@@ -17,6 +17,8 @@ pub enum ConditionType {
     BackendsHealthy,
     /// The Secrets are there and logins work.
     CredentialsValid,
+    /// Reads go to replicas.
+    SplitActive,
     /// A person is needed.
     Stalled,
 }
@@ -72,6 +74,16 @@ pub enum Reason {
     KeyMissing,
     /// A server refused a login.
     LoginRejected,
+    /// Reads go to replicas.
+    Splitting,
+    /// The stage does not split.
+    StagePoolingOnly,
+    /// The pooling mode does not split.
+    SessionMode,
+    /// The share that is split is nothing.
+    MaxPercentZero,
+    /// No replica takes reads.
+    NoReplicas,
 }
 
 impl ConditionType {
@@ -84,6 +96,7 @@ impl ConditionType {
             Self::ConfigApplied => "ConfigApplied",
             Self::BackendsHealthy => "BackendsHealthy",
             Self::CredentialsValid => "CredentialsValid",
+            Self::SplitActive => "SplitActive",
             Self::Stalled => "Stalled",
         }
     }
@@ -118,6 +131,11 @@ impl Reason {
             Self::SecretNotFound => "SecretNotFound",
             Self::KeyMissing => "KeyMissing",
             Self::LoginRejected => "LoginRejected",
+            Self::Splitting => "Splitting",
+            Self::StagePoolingOnly => "StagePoolingOnly",
+            Self::SessionMode => "SessionMode",
+            Self::MaxPercentZero => "MaxPercentZero",
+            Self::NoReplicas => "NoReplicas",
         }
     }
 }

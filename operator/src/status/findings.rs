@@ -2,17 +2,18 @@
 
 use pgrouting_contract::report::CredentialState;
 use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
-use pgrouting_crds::status::{ServerRole, ServerState};
+use pgrouting_crds::status::{RolloutStatus, ServerRole, ServerState};
 
 use crate::apply::ApplyFault;
 use crate::observe::{Observation, PodSync, ServerView};
 use crate::resolve::CredentialsFault;
 use crate::status::condition::{ConditionType, Finding, Reason};
 use crate::status::found::{Found, SpecVerdict};
+use crate::status::rollout::split_active;
 
-/// All conditions of a pool, in the order in which they are shown.
+/// All conditions of a pool, in the order in which they are shown. `rollout` is what is in effect.
 #[must_use]
-pub fn findings(found: &Found<'_>) -> Vec<Finding> {
+pub fn findings(found: &Found<'_>, rollout: Option<&RolloutStatus>) -> Vec<Finding> {
     let backends = backends_healthy(found);
     vec![
         ready(found, &backends),
@@ -20,6 +21,7 @@ pub fn findings(found: &Found<'_>) -> Vec<Finding> {
         config_applied(found.observation),
         backends,
         credentials_valid(found),
+        split_active(found, rollout),
         stalled(found),
     ]
 }

@@ -1,5 +1,7 @@
 //! What one pass over a pool found, as the status is computed from it.
 
+use pgrouting_crds::spec::Stage;
+
 use crate::apply::ApplyFault;
 use crate::desired::config_map::Document;
 use crate::observe::Observation;
@@ -10,6 +12,8 @@ use crate::resolve::CredentialsFault;
 pub struct Found<'a> {
     /// The generation of the spec.
     pub generation: Option<i64>,
+    /// The stage that the spec asks for.
+    pub target: Stage,
     /// Whether the spec makes sense.
     pub verdict: SpecVerdict,
     /// The document in use: of this spec, or of the last good one.

@@ -1,6 +1,7 @@
 //! The status of a pool as a table: what was found, what it says.
 
 use pgrouting_contract::report::{CredentialReport, CredentialState};
+use pgrouting_crds::spec::Stage;
 
 use super::*;
 use crate::apply::ApplyFault;
@@ -43,6 +44,7 @@ fn well() -> Observation {
 }
 
 struct Case {
+    target: Stage,
     verdict: SpecVerdict,
     document: Document,
     backend_faults: Vec<String>,
@@ -56,6 +58,7 @@ struct Case {
 impl Default for Case {
     fn default() -> Self {
         Self {
+            target: Stage::PoolingOnly,
             verdict: SpecVerdict::Accepted,
             document: built(SMALL).document,
             backend_faults: Vec::new(),
@@ -72,6 +75,7 @@ impl Case {
     fn status(&self, before: Option<&PgRoutingPoolStatus>, second: i64) -> PgRoutingPoolStatus {
         let found = Found {
             generation: Some(7),
+            target: self.target,
             verdict: self.verdict.clone(),
             document: Some(&self.document),
             backend_faults: &self.backend_faults,
@@ -108,6 +112,7 @@ fn healthy_pool_is_ready_and_every_condition_carries_the_generation() {
             ("ConfigApplied", "True", "Applied", Some(7)),
             ("BackendsHealthy", "True", "AsExpected", Some(7)),
             ("CredentialsValid", "True", "Valid", Some(7)),
+            ("SplitActive", "False", "StagePoolingOnly", Some(7)),
             ("Stalled", "False", "AsExpected", Some(7)),
         ]
     );
@@ -115,7 +120,8 @@ fn healthy_pool_is_ready_and_every_condition_carries_the_generation() {
     assert_eq!(status.proxies.as_ref().unwrap().summary, "2/2");
     let backends = status.backends.unwrap();
     assert_eq!((backends.primary.as_deref(), backends.replicas_summary.as_str()), (Some("pg-0"), "1/1"));
-    assert_eq!(status.rollout.unwrap().stage, Stage::PoolingOnly);
+    let rollout = status.rollout.unwrap();
+    assert_eq!((rollout.stage, rollout.split_percent), (Stage::PoolingOnly, 0));
 }
 
 #[test]
@@ -336,6 +342,97 @@ fn servers_are_kept_as_they_were_while_no_proxy_answers() {
     let observation = Observation { reports: 0, servers: Vec::new(), ..well() };
     let second = Case { observation, ..Case::default() }.status(Some(&first), 60);
     assert_eq!(second.backends, first.backends);
+}
+
+/// A pool whose spec is at the stage Split, with more of it.
+fn splitting(spec: &str) -> Case {
+    let document = built(&format!("{SMALL}rollout: {{stage: Split}}\n{spec}")).document;
+    Case { target: Stage::Split, document, ..Case::default() }
+}
+
+#[test]
+fn split_is_active_when_all_proxies_are_there_and_a_replica_takes_reads() {
+    let (yes, no, unknown) = (ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown);
+    let seen_as = |servers: Vec<ServerView>, case: Case| Case {
+        observation: Observation { servers, ..well() },
+        ..case
+    };
+    let down = || vec![well().servers.remove(0), server("pg-1", ServerRole::Replica, ServerState::Down)];
+    let mut unasked = down();
+    unasked[1].is_probed = false;
+    let weightless = "backends: {type: Static, static: {servers: [{name: pg-0, host: a}, {name: pg-1, host: b, weight: 0}]}}";
+    let weightless = built(&format!(
+        "{weightless}\nauth: {{type: UserList, users: [{{name: app}}]}}\nrollout: {{stage: Split}}"
+    ));
+    for (case, status, reason, says) in [
+        (splitting(""), yes, "Splitting", "reads of 100 % of the sessions go to 1 replica: pg-1"),
+        (
+            splitting("split: {maxPercent: 30, cohort: Transaction, primaryReads: true}"),
+            yes,
+            "Splitting",
+            "reads of 30 % of the transactions go to 1 replica: pg-1, and to the primary too",
+        ),
+        (splitting("pooling: {mode: Session}"), no, "SessionMode", "set it to Transaction"),
+        (splitting("split: {maxPercent: 0}"), no, "MaxPercentZero", "raise it"),
+        (seen_as(down(), splitting("")), no, "NoReplicas", "so reads run on the primary: see condition"),
+        (
+            seen_as(down(), splitting("split: {whenNoReplica: Fail}")),
+            no,
+            "NoReplicas",
+            "so reads wait for one and fail: see condition BackendsHealthy",
+        ),
+        (seen_as(unasked, splitting("")), unknown, "ProbeUnavailable", "not every server"),
+        (
+            Case { document: weightless.document, ..splitting("") },
+            no,
+            "NoReplicas",
+            "the weights under spec.backends",
+        ),
+        (Case { observation: Observation::default(), ..splitting("") }, unknown, "NoPods", "no proxy is up"),
+    ] {
+        let seen = condition(&case.status(None, 0), "SplitActive");
+        assert_eq!((seen.0, seen.1.as_str()), (status, reason), "{}", seen.2);
+        assert!(seen.2.contains(says), "{}", seen.2);
+    }
+}
+
+#[test]
+fn stage_is_in_effect_once_every_proxy_has_acknowledged_it() {
+    let behind = PodSync::Behind { hash: "h".into(), reason: "why".into() };
+    let half =
+        || Observation { pods: vec![pod("p-a", PodSync::Applied), pod("p-b", behind.clone())], ..well() };
+    let stage = |status: &PgRoutingPoolStatus| {
+        let rollout = status.rollout.clone().unwrap();
+        (rollout.stage, rollout.split_percent)
+    };
+    let reason = |status: &PgRoutingPoolStatus| condition(status, "SplitActive").1;
+
+    let pooling = Case::default().status(None, 0);
+    let waiting = Case { observation: half(), ..splitting("") }.status(Some(&pooling), 10);
+    assert_eq!((stage(&waiting), reason(&waiting).as_str()), ((Stage::PoolingOnly, 0), "ConfigNotApplied"));
+    let message = condition(&waiting, "SplitActive").2;
+    assert!(message.starts_with("1 of 2 proxies have acknowledged the stage Split"), "{message}");
+    let split = splitting("split: {maxPercent: 40}").status(Some(&waiting), 20);
+    assert_eq!((stage(&split), reason(&split).as_str()), ((Stage::Split, 40), "Splitting"));
+
+    // And back: reads may go to replicas until the last one has acknowledged.
+    let leaving = Case { observation: half(), ..Case::default() }.status(Some(&split), 30);
+    assert_eq!((stage(&leaving), reason(&leaving).as_str()), ((Stage::Split, 40), "ConfigNotApplied"));
+    let left = Case::default().status(Some(&leaving), 40);
+    assert_eq!((stage(&left), reason(&left).as_str()), ((Stage::PoolingOnly, 0), "StagePoolingOnly"));
+
+    // In session mode the stage is reached and nothing is split.
+    assert_eq!(stage(&splitting("pooling: {mode: Session}").status(None, 0)), (Stage::Split, 0));
+}
+
+#[test]
+fn stage_of_a_spec_that_makes_no_sense_is_not_claimed() {
+    let verdict = SpecVerdict::Invalid(vec!["spec.x: bad".into()]);
+    let status = Case { target: Stage::Split, verdict, ..Case::default() }.status(None, 0);
+    let (value, reason, message) = condition(&status, "SplitActive");
+    assert_eq!((value, reason.as_str()), (ConditionStatus::False, "ConfigNotApplied"));
+    assert!(message.contains("the stage is still PoolingOnly: see condition Ready"), "{message}");
+    assert_eq!(status.rollout.unwrap().stage, Stage::PoolingOnly);
 }
 
 #[test]
