@@ -8,5 +8,6 @@ pub mod cluster;
 pub mod load;
 pub mod pool;
 pub mod postgres;
+pub mod reads;
 pub mod story;
 pub mod wait;

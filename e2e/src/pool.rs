@@ -65,16 +65,33 @@ impl Pool {
     /// # Errors
     /// When the deadline passes, with all conditions as they were last.
     pub async fn wait_for(&self, kind: &str, status: ConditionStatus, seconds: u64) -> Result<PoolCondition> {
-        let what = format!("pool {} has {kind}={}", self.name, status.as_str());
+        let what = format!("{kind}={}", status.as_str());
+        self.wait_for_condition(&what, seconds, |found| found.kind == kind && found.status == status).await
+    }
+
+    /// Waits until a condition has a reason for the spec as it is now, and returns it.
+    ///
+    /// # Errors
+    /// When the deadline passes, with all conditions as they were last.
+    pub async fn wait_for_reason(&self, kind: &str, reason: &str, seconds: u64) -> Result<PoolCondition> {
+        let what = format!("{kind} for the reason {reason}");
+        self.wait_for_condition(&what, seconds, |found| found.kind == kind && found.reason == reason).await
+    }
+
+    async fn wait_for_condition(
+        &self,
+        what: &str,
+        seconds: u64,
+        is_it: impl Fn(&PoolCondition) -> bool,
+    ) -> Result<PoolCondition> {
+        let what = format!("pool {} has {what}", self.name);
         until(&what, Duration::from_secs(seconds), || async {
             let pool = self.read().await?;
             let generation = pool.metadata.generation;
             let conditions = pool.status.map(|status| status.conditions).unwrap_or_default();
-            let found = conditions.iter().find(|condition| {
-                condition.kind == kind
-                    && condition.status == status
-                    && condition.observed_generation == generation
-            });
+            let found = conditions
+                .iter()
+                .find(|condition| is_it(condition) && condition.observed_generation == generation);
             Ok(match found {
                 Some(condition) => Look::Done(condition.clone()),
                 None => Look::NotYet(describe(&conditions, generation)),

@@ -25,5 +25,7 @@ mod scale;
 mod servers;
 #[path = "stories/services.rs"]
 mod services;
+#[path = "stories/split.rs"]
+mod split;
 #[path = "stories/upgrade.rs"]
 mod upgrade;
