@@ -52,12 +52,38 @@ SQL
   step "the pool"
   apply e2e/demo/pool.yaml
   kube -n "$namespace" wait pgrp/orders --for=condition=Ready --timeout=120s >/dev/null
+  stage PoolingOnly
   step "the load"
   kube -n "$namespace" delete job/load --ignore-not-found >/dev/null
   apply e2e/demo/load.yaml
   wait_until 300 "the load has no figures yet" has_figures
+  step "the stage Split, by one edit"
+  columns
+  stage Split
+  wait_until 300 "no replica has taken a read yet" has_reads_on_replicas
   screen
 }
+
+stage() { # one edit, and until it is in effect
+  kube -n "$namespace" patch pgrp orders --type=merge -p "{\"spec\":{\"rollout\":{\"stage\":\"$1\"}}}" >/dev/null
+  kube -n "$namespace" wait pgrp/orders --for=jsonpath='{.status.rollout.stage}'="$1" --timeout=60s >/dev/null
+}
+
+columns() {
+  echo
+  echo "\$ $kubectl_command -n $namespace get pgrp"
+  kube -n "$namespace" get pgrp
+}
+
+routed() { # transactions of all proxies, by what took them
+  local pod
+  kube -n "$namespace" get pods -l app.kubernetes.io/name=pg-routing-proxy -o name | while read -r pod; do
+    kube get --raw "/api/v1/namespaces/$namespace/pods/${pod#pod/}:9127/proxy/metrics"
+  done | sed -n 's/^pgrouting_proxy_routed_total{.*target="\([a-z]*\)".* \([0-9]*\)$/\1 \2/p' |
+    awk '{ sum[$1] += $2 } END { for (target in sum) print sum[target], "transactions on", target }'
+}
+
+has_reads_on_replicas() { routed | grep -q 'on replica$'; }
 
 has_figures() { kube -n "$namespace" logs job/load | grep -q '^progress:'; }
 
@@ -66,8 +92,11 @@ step() { echo "demo: $*" >&2; }
 screen() {
   local k="$kubectl_command -n $namespace"
   echo
-  echo "\$ $k get pgrp -o wide"
-  kube -n "$namespace" get pgrp -o wide
+  echo "\$ $k patch pgrp orders --type=merge -p '{\"spec\":{\"rollout\":{\"stage\":\"Split\"}}}'"
+  columns
+  echo
+  echo "since the proxies started, by their metrics:"
+  routed
   echo
   echo "\$ $k get pods"
   kube -n "$namespace" get pods
@@ -84,6 +113,8 @@ It goes on running. What to try next:
   $k scale pgrp orders --replicas=4 && $k get pgrp orders -w
   # conditions and events
   $k describe pgrp orders
+  # the reads back on the primary, by one edit
+  $k patch pgrp orders --type=merge -p '{"spec":{"rollout":{"stage":"PoolingOnly"}}}'
   # a server less: every proxy acknowledges it, no connection is broken
   $k patch pgrp orders --type=merge -p '{"spec":{"backends":{"static":{"servers":[{"name":"a","host":"pg-0.pg"},{"name":"b","host":"pg-1.pg"}]}}}}'
   # it comes back
