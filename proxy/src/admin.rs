@@ -24,6 +24,8 @@ use subtle::ConstantTimeEq as _;
 use crate::audit::Audit;
 use crate::cancel::{CancelOutcome, CancelRegistry, CancelVerdict};
 use crate::catalogs::Catalogs;
+use crate::classify::decide::judge;
+use crate::classify::verdict::Verdict;
 use crate::config::Source;
 use crate::control::Control;
 use crate::error::ErrorKind;
@@ -34,6 +36,9 @@ use crate::transaction::PinReason;
 use crate::wire::startup::{FirstPacket, packet_len, read};
 
 pub mod serve;
+
+/// How long a question about a statement waits for the catalog of its database.
+const CATALOG_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The longest body of a cancel request, in bytes: a packet with the longest secret has 268.
 const CANCEL_BYTES_MAX: usize = 512;
@@ -107,6 +112,7 @@ pub fn admin_routes(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/report", get(report))
         .route("/config", put(put_config))
+        .route("/route/explain", post(explain_route))
         .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX + 1))
         .with_state(Arc::clone(&admin))
         .merge(peer_routes(Arc::clone(&admin)))
@@ -163,6 +169,43 @@ async fn put_config(State(admin): State<Arc<Admin>>, headers: HeaderMap, documen
         ConfigOutcome::Refused => StatusCode::UNPROCESSABLE_ENTITY,
     };
     (status, Json(answer)).into_response()
+}
+
+/// What a statement is, by the catalog of a database, for whoever checks an application's statements: `{database,
+/// statement}` gives `{target, reason, position}`, where `position` is the byte, from 1 on, that decided.
+async fn explain_route(
+    State(admin): State<Arc<Admin>>,
+    headers: HeaderMap,
+    Json(asked): Json<serde_json::Value>,
+) -> Response {
+    if !is_allowed(&admin, &headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let text = |field: &str| asked.get(field).and_then(serde_json::Value::as_str);
+    let (Some(database), Some(statement)) = (text("database"), text("statement")) else {
+        return (StatusCode::BAD_REQUEST, "database and statement must be there\n").into_response();
+    };
+    let cell = admin.catalogs.of(database);
+    cell.want();
+    let deadline = tokio::time::Instant::now() + CATALOG_WAIT;
+    while cell.epoch() == 0 && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let Some(catalog) = cell.current() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the catalog of that database is not known\n")
+            .into_response();
+    };
+    let judgement = judge(statement.as_bytes(), &catalog);
+    let why = Why::Verdict(judgement.verdict).as_str();
+    Json(match judgement.verdict {
+        Verdict::Read | Verdict::ReadOnlyBlock => {
+            serde_json::json!({"target": "replica", "reason": why})
+        }
+        Verdict::Primary(_) => {
+            serde_json::json!({"target": "primary", "reason": why, "position": judgement.at + 1})
+        }
+    })
+    .into_response()
 }
 
 /// Cancels what a session here runs. The request comes from a peer and goes to no other, so that none can go round.

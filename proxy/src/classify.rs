@@ -1,5 +1,6 @@
 //! What a statement is: from its text alone, and what it may do by what the catalog knows; pure.
 
+pub mod blocks;
 pub mod bodies;
 pub mod cache;
 pub mod commands;

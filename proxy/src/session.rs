@@ -22,7 +22,7 @@ use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::end::End;
 use crate::session::exchange::{Exchange, Stop};
-use crate::session::judge::{Segment, first_text};
+use crate::session::judge::{Segment, first_text, shape};
 use crate::session::relay::{Seen, tell_restored};
 use crate::session::request::client_header;
 use crate::session::routing::{Decision, Gate, Who, leaves_no_trace};
@@ -160,7 +160,8 @@ impl Session {
             None => {
                 let message_bytes_max = self.tenancy.limits.message_bytes_max;
                 waiting::request(&mut self.client, signals, message_bytes_max).await?;
-                if command::take(&mut self.client, self.tenancy.view()) {
+                self.client.routing.look_at_settings(&self.client.state.settings);
+                if command::take(&mut self.client, self.tenancy.view(), self.tenancy.access) {
                     return Ok(());
                 }
                 self.decide();
@@ -203,8 +204,13 @@ impl Session {
         client.routing.judge.cache_bytes = view.active.config.split.verdict_cache_bytes;
         client.routing.judge.refresh();
         let segment = client.routing.judge.segment(&client.inbox, &client.statements);
-        let segment = segment.unwrap_or(Segment::UNREAD);
-        client.routing.look_at_settings(&client.state.settings);
+        let mut segment = segment.unwrap_or(Segment::UNREAD);
+        if client.routing.is_put_off() {
+            let shape = shape(client.inbox.get(..segment.length).unwrap_or_default(), &client.statements);
+            if segment.verdict != Verdict::Read || !shape.is_movable {
+                segment.verdict = Verdict::Primary(Reason::Transaction);
+            }
+        }
         let who = Who { access: self.tenancy.access, user: &self.tenancy.identity.user };
         self.decision = client.routing.decide(&view, who, &segment);
         self.tenancy.aim = self.decision.aim;
@@ -217,6 +223,7 @@ impl Session {
             && view.active.config.split.rescue
             && !segment.is_open
             && segment.verdict == Verdict::Read
+            && !client.routing.is_put_off()
         {
             let statements = segment.defines.then(|| client.statements.clone());
             client.routing.rescue.keep(client.inbox.get(..segment.length).unwrap_or_default(), statements);
@@ -427,7 +434,7 @@ impl Session {
         match client_header(&client.inbox, message_bytes_max) {
             Ok(Some(header)) if matches!(header.kind, QUERY | FUNCTION_CALL) => {
                 client.discarding = header.total;
-                put_ready(client.outbox.bytes(), b'I');
+                put_ready(client.outbox.bytes(), client.routing.status());
             }
             Ok(_) => client.is_skipping = true,
             Err(fault) => return Err(End::Told(end::fault(&fault))),

@@ -66,6 +66,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "audit",
             "cancel",
             "catalogs",
+            "classify",
             "config",
             "control",
             "error",

@@ -15,6 +15,8 @@ pub struct SplitConfig {
     pub cohort: Cohort,
     /// What a session may read after it has written.
     pub consistency: Consistency,
+    /// Where explicit transactions begin that are not READ ONLY.
+    pub transactions: Transactions,
     /// Where reads go while no replica can take them.
     pub when_no_replica: WhenNoReplica,
     /// Reads may also go to the primary, as if it were one of the replicas. Clients change it for themselves with
@@ -61,6 +63,17 @@ pub enum Consistency {
     Session,
 }
 
+/// Where explicit transactions begin that are not READ ONLY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Transactions {
+    /// On the primary.
+    #[default]
+    Primary,
+    /// Nowhere before their first statement; on a replica where that is a read, from where they move to the primary
+    /// before their first statement that is none. In READ COMMITTED only.
+    ReadOnlyPrefix,
+}
+
 /// Where reads go while no replica can take them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum WhenNoReplica {
@@ -77,6 +90,7 @@ impl Default for SplitConfig {
             percent: 100,
             cohort: Cohort::Session,
             consistency: Consistency::Session,
+            transactions: Transactions::Primary,
             when_no_replica: WhenNoReplica::UsePrimary,
             primary_reads: false,
             rescue: true,

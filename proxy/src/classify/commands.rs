@@ -21,6 +21,10 @@ pub enum Command {
     ShowRoute,
     /// `EXPLAIN ROUTE statement`.
     ExplainRoute(String),
+    /// A transaction begins, at no server yet: the tag.
+    Begin(&'static str),
+    /// One that has begun at no server ends: the tag.
+    End(&'static str),
     /// One of these with a value that it does not take: what to say.
     Wrong(&'static str),
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use crate::classify::blocks::{Boundary, boundary};
 use crate::classify::commands::{Command, RoleValue, command};
 use crate::classify::verdict::Verdict;
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
-use crate::route::ServerRole;
+use crate::route::{Access, ServerRole};
 use crate::session::client::Client;
 use crate::session::request::client_header;
 use crate::session::routing::Routing;
@@ -20,6 +21,31 @@ use crate::wire::frontend::{
     BIND, CLOSE, DESCRIBE, EXECUTE, FLUSH, PARSE, QUERY, SYNC, Target, bind_names, parse, target,
 };
 use crate::wire::sqlstate;
+
+/// Which boundaries of transactions the proxy answers itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lazy {
+    /// None.
+    Off,
+    /// The begin: it is put off until the first statement is known.
+    Begin,
+    /// The end of one that has been put off.
+    End,
+}
+
+/// The command that a text is, boundaries of transactions among them.
+fn command_of(sql: &[u8], lazy: Lazy) -> Option<Command> {
+    let at_boundary = match lazy {
+        Lazy::Off => None,
+        Lazy::Begin | Lazy::End => boundary(sql),
+    };
+    match (lazy, at_boundary) {
+        (Lazy::Begin, Some(Boundary::Begin(tag))) => Some(Command::Begin(tag)),
+        (Lazy::End, Some(Boundary::Commit)) => Some(Command::End("COMMIT")),
+        (Lazy::End, Some(Boundary::Rollback)) => Some(Command::End("ROLLBACK")),
+        _ => command(sql),
+    }
+}
 
 /// Commands under the names that a client has prepared and bound them by.
 #[derive(Debug, Default)]
@@ -40,20 +66,27 @@ struct Answer {
 }
 
 /// Answers the request at the front of the client's inbox, where it is a command to the proxy. Tells whether it was.
-pub fn take(client: &mut Client, view: &View) -> bool {
+pub fn take(client: &mut Client, view: &View, access: Access) -> bool {
+    let lazy = if client.routing.is_put_off() {
+        Lazy::End
+    } else if client.routing.may_put_off(view, access) {
+        Lazy::Begin
+    } else {
+        Lazy::Off
+    };
     let Ok(Some(header)) = client_header(&client.inbox, usize::MAX) else { return false };
     let Some(message) = client.inbox.get(..header.total) else { return false };
     match header.kind {
         QUERY => {
-            let Some(command) = command(text(message)) else { return false };
+            let Some(command) = command_of(text(message), lazy) else { return false };
             let mut out = Vec::new();
             answer_query(&command, &mut client.routing, view, &mut out);
-            put_ready(&mut out, b'I');
+            put_ready(&mut out, client.routing.status());
             client.outbox.bytes().extend_from_slice(&out);
             client.inbox.advance(header.total);
             true
         }
-        PARSE | BIND | DESCRIBE | CLOSE => take_batch(client, view),
+        PARSE | BIND | DESCRIBE | CLOSE => take_batch(client, view, lazy),
         _ => false,
     }
 }
@@ -101,7 +134,12 @@ const fn columns(command: &Command) -> &'static [&'static str] {
         Command::ShowShard => &["shard"],
         Command::ShowRoute => &["server", "reason"],
         Command::ExplainRoute(_) => &["item", "value"],
-        Command::SetRole(_) | Command::SetPrimaryReads(_) | Command::SetShard(_) | Command::Wrong(_) => &[],
+        Command::SetRole(_)
+        | Command::SetPrimaryReads(_)
+        | Command::SetShard(_)
+        | Command::Begin(_)
+        | Command::End(_)
+        | Command::Wrong(_) => &[],
     }
 }
 
@@ -128,6 +166,14 @@ fn run(command: &Command, routing: &mut Routing, view: &View) -> Result<Answer, 
             Answer::one(columns, if is_on { "on" } else { "off" })
         }
         Command::SetShard(tag) => Answer::done(tag),
+        Command::Begin(tag) => {
+            routing.put_off(tag);
+            Answer::done(tag)
+        }
+        Command::End(tag) => {
+            routing.forget_put_off();
+            Answer::done(tag)
+        }
         Command::ShowShard => Answer::one(columns, "0"),
         Command::ShowRoute => {
             let rows =
@@ -170,15 +216,16 @@ fn explain(sql: &str, routing: &mut Routing, view: &View) -> Vec<Vec<String>> {
 }
 
 /// Answers a batch to its Sync or Flush, where all that it parses, binds and executes are commands.
-fn take_batch(client: &mut Client, view: &View) -> bool {
+fn take_batch(client: &mut Client, view: &View, lazy: Lazy) -> bool {
     let has_any = client.routing.prepared.is_some();
     let first_is_command = client_header(&client.inbox, usize::MAX).ok().flatten().is_some_and(|header| {
-        header.kind == PARSE && is_command(client.inbox.get(..header.total).unwrap_or_default())
+        header.kind == PARSE
+            && parsed_command(client.inbox.get(..header.total).unwrap_or_default(), lazy).is_some()
     });
     if !has_any && !first_is_command {
         return false;
     }
-    let Some(length) = batch_of_commands(client) else { return false };
+    let Some(length) = batch_of_commands(client, lazy) else { return false };
     let batch = client.inbox.get(..length).unwrap_or_default().to_vec();
     let mut prepared = client.routing.prepared.take().unwrap_or_default();
     let mut rest = &batch[..];
@@ -189,9 +236,9 @@ fn take_batch(client: &mut Client, view: &View) -> bool {
         rest = after;
         if header.kind == SYNC {
             prepared.portals.clear();
-            put_ready(&mut out, b'I');
+            put_ready(&mut out, client.routing.status());
         } else if !is_skipping {
-            is_skipping = prepared.take(message, header, &mut client.routing, view, &mut out).is_err();
+            is_skipping = prepared.take(message, header, lazy, &mut client.routing, view, &mut out).is_err();
         }
     }
     client.is_skipping = is_skipping && batch.get(batch.len().wrapping_sub(HEADER_LEN)) == Some(&FLUSH);
@@ -201,13 +248,13 @@ fn take_batch(client: &mut Client, view: &View) -> bool {
     true
 }
 
-fn is_command(parse_message: &[u8]) -> bool {
-    let sql = parse(parse_message).and_then(|parsed| split_cstr(parsed.definition));
-    sql.is_some_and(|(sql, _)| command(sql).is_some())
+fn parsed_command(parse_message: &[u8], lazy: Lazy) -> Option<Command> {
+    let (sql, _) = split_cstr(parse(parse_message)?.definition)?;
+    command_of(sql, lazy)
 }
 
 /// The length of the batch at the front, if it is about commands only. A statement that is none takes its name back.
-fn batch_of_commands(client: &mut Client) -> Option<usize> {
+fn batch_of_commands(client: &mut Client, lazy: Lazy) -> Option<usize> {
     let mut at = 0;
     let mut defined: Vec<&[u8]> = Vec::new();
     let mut taken_back: Vec<Vec<u8>> = Vec::new();
@@ -225,7 +272,7 @@ fn batch_of_commands(client: &mut Client) -> Option<usize> {
             SYNC | FLUSH => break,
             PARSE => {
                 let name = parse(message)?.name;
-                if is_command(message) {
+                if parsed_command(message, lazy).is_some() {
                     defined.push(name);
                 } else {
                     taken_back.push(name.to_vec());
@@ -254,11 +301,12 @@ impl Prepared {
         &mut self,
         message: &[u8],
         header: Header,
+        lazy: Lazy,
         routing: &mut Routing,
         view: &View,
         out: &mut Vec<u8>,
     ) -> Result<(), ()> {
-        let answered = self.answer(message, header, routing, view, out);
+        let answered = self.answer(message, header, lazy, routing, view, out);
         answered.map_err(|error| error.put(out))
     }
 
@@ -266,6 +314,7 @@ impl Prepared {
         &mut self,
         message: &[u8],
         header: Header,
+        lazy: Lazy,
         routing: &mut Routing,
         view: &View,
         out: &mut Vec<u8>,
@@ -280,8 +329,7 @@ impl Prepared {
         match header.kind {
             PARSE => {
                 let parsed = parse(message).ok_or_else(unknown)?;
-                let sql = split_cstr(parsed.definition).map_or(&[][..], |(sql, _)| sql);
-                let command = command(sql).ok_or_else(unknown)?;
+                let command = parsed_command(message, lazy).ok_or_else(unknown)?;
                 if self.statements.len() >= PREPARED_MAX {
                     self.statements.clear();
                 }

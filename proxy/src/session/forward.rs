@@ -118,6 +118,7 @@ impl Walk<'_> {
                 continue;
             }
             give_settings(client, server);
+            begin_put_off(client, server);
             let message = rest.get(..header.total).unwrap_or(rest);
             client.streaming = header.total - message.len();
             self.at += message.len();
@@ -161,8 +162,7 @@ fn may_pass(client: &mut Client, server: &mut ServerConnection, rest: &[u8], kin
     if gate.is_in_block {
         // Only the answers tell whether the transaction goes on.
         let goes_on = server.replies.is_empty() && server.transaction != TransactionStatus::Idle;
-        gate.is_open = goes_on;
-        return goes_on;
+        return goes_on && may_pass_in_block(client, server, rest);
     }
     match client.routing.lets_pass(rest, &client.statements) {
         Pass::Yes => {
@@ -180,6 +180,40 @@ fn may_pass(client: &mut Client, server: &mut ServerConnection, rest: &[u8], kin
             false
         }
         Pass::Wait => false,
+    }
+}
+
+/// Whether a request may go on in the transaction that is open on a replica. One that has begun there with reads, without
+/// being declared READ ONLY, moves to the primary before anything else.
+fn may_pass_in_block(client: &mut Client, server: &mut ServerConnection, rest: &[u8]) -> bool {
+    let routing = &mut client.routing;
+    let query = rest.strip_prefix(&[QUERY]).and_then(|after| after.get(HEADER_LEN - 1..));
+    let is_command = query.and_then(split_cstr).is_some_and(|(sql, _)| command(sql).is_some());
+    let is_prefix = routing.is_prefix() && server.transaction == TransactionStatus::Open;
+    let pass = if is_prefix && !is_command {
+        routing.lets_pass_in_prefix(rest, &client.statements)
+    } else {
+        Pass::Yes
+    };
+    routing.gate.is_open = pass == Pass::Yes;
+    if pass == Pass::No {
+        put_query(server.outbox.bytes(), "ROLLBACK");
+        server.replies.push(Owed::HiddenQuery);
+        server.unnamed = None;
+        routing.move_on();
+    }
+    pass == Pass::Yes
+}
+
+/// Begins the transaction at the server that its first statement goes to.
+fn begin_put_off(client: &mut Client, server: &mut ServerConnection) {
+    if client.routing.is_put_off()
+        && server.transaction == TransactionStatus::Idle
+        && let Some(begin) = client.routing.take_put_off()
+    {
+        put_query(server.outbox.bytes(), begin);
+        server.replies.push(Owed::HiddenQuery);
+        server.unnamed = None;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::catalog::{Catalog, CatalogCell};
+use crate::classify::blocks::{Boundary, boundary, tells_transaction};
 use crate::classify::cache::{Found, Verdicts};
 use crate::classify::decide::judge;
 use crate::classify::hints::{Hint, hint};
@@ -291,6 +292,55 @@ impl Judge {
             None => segment.add(Verdict::Primary(Reason::Prepared), None, false),
         }
     }
+}
+
+/// What a request does to its transaction, beside what its statements do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// It is COMMIT or ROLLBACK and nothing else.
+    pub is_end: bool,
+    /// It runs a portal that it does not bind itself.
+    pub uses_open_portal: bool,
+    /// It leaves nothing behind and tells nothing of its transaction, so that what follows may run in another one.
+    pub is_movable: bool,
+}
+
+/// Looks at a whole request.
+#[must_use]
+pub fn shape(request: &[u8], statements: &ClientStatements) -> Shape {
+    let mut shape = Shape { is_end: false, uses_open_portal: false, is_movable: true };
+    let mut texts = 0;
+    let mut is_bound = false;
+    let mut rest = request;
+    while let Ok(Some(header)) = client_header(rest, usize::MAX) {
+        let Some((message, after)) = rest.split_at_checked(header.total) else { break };
+        rest = after;
+        let body = message.get(HEADER_LEN..).unwrap_or_default();
+        let text = match header.kind {
+            QUERY => Some(body.strip_suffix(b"\0").unwrap_or(body)),
+            PARSE => parse(message).and_then(|parsed| split_cstr(parsed.definition)).map(|(sql, _)| sql),
+            BIND => {
+                is_bound = true;
+                let names = bind_names(message);
+                shape.is_movable &= names.is_some_and(|(portal, _)| portal.is_empty());
+                names.and_then(|(_, name)| statements.find(name)).map(|statement| statement.text())
+            }
+            EXECUTE => {
+                shape.uses_open_portal |= !is_bound;
+                // A limit may leave the portal open.
+                shape.is_movable &= body.ends_with(&[0; 4]);
+                None
+            }
+            _ => None,
+        };
+        if let Some(sql) = text {
+            texts += 1;
+            shape.is_movable &= !tells_transaction(sql);
+            let ends = matches!(boundary(sql), Some(Boundary::Commit | Boundary::Rollback));
+            shape.is_end = ends && (texts == 1 || shape.is_end);
+        }
+    }
+    shape
 }
 
 /// The first text of a request: the one that it brings, or that of a statement it runs.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgrouting_contract::config::PoolMode;
 use pgrouting_contract::report::{Health, Role};
-use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, WhenNoReplica};
+use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 use tokio::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::positions::reachable;
 use crate::route::{Access, Aim, Question, ServerRole, Side, Why, admits, side};
 use crate::server::settings::Settings;
 use crate::session::command::Prepared;
-use crate::session::judge::{Judge, Segment};
+use crate::session::judge::{Judge, Segment, shape};
 use crate::session::prepared::ClientStatements;
 use crate::session::rescue::Rescue;
 
@@ -40,6 +40,7 @@ const ROLE_SETTINGS: [&str; 2] = ["pgrouting.role", "pgdog.role"];
 struct Wishes {
     role: ServerRole,
     is_serializable: bool,
+    is_read_committed: bool,
 }
 
 /// Whose transaction it is.
@@ -92,6 +93,10 @@ pub struct Routing {
     wishes: Option<(Arc<Settings>, Wishes)>,
     /// The commands that it has prepared.
     pub prepared: Option<Box<Prepared>>,
+    /// A transaction that has begun for the client and at no server yet: what begins it.
+    put_off: Option<&'static str>,
+    /// What begins the transaction that is open at a server that only takes reads, so that it can move.
+    movable: Option<&'static str>,
     /// Whether the client's reads may go to the primary too; as the pool says where it has said nothing.
     pub primary_reads: Option<bool>,
     /// What it may read.
@@ -136,6 +141,8 @@ impl Routing {
             role: None,
             wishes: None,
             prepared: None,
+            put_off: None,
+            movable: None,
             primary_reads: None,
             floor: Floor::None,
             last: None,
@@ -161,6 +168,7 @@ impl Routing {
                 Some(RoleValue::Auto | RoleValue::Default) | None => ServerRole::Auto,
             },
             is_serializable: isolation.is_some_and(|level| level.eq_ignore_ascii_case("serializable")),
+            is_read_committed: isolation.is_none_or(|level| level.eq_ignore_ascii_case("read committed")),
         };
         self.wishes = Some((Arc::clone(settings), wishes));
     }
@@ -200,7 +208,7 @@ impl Routing {
         };
         let (mut side, mut why) = side(&question);
         // Whatever follows a Flush belongs to the same transaction and is not known yet.
-        let is_unread = segment.is_unread || (segment.is_open && segment.runs);
+        let is_unread = segment.is_unread || (segment.is_open && (segment.runs || self.is_put_off()));
         let is_routed = access == Access::Routed;
         if is_unread && is_routed && side == Side::Replica {
             (side, why) = (Side::Primary, Why::Unread);
@@ -348,9 +356,80 @@ impl Routing {
         }
     }
 
+    /// Whether the begin of a transaction may be put off until its first statement is known.
+    #[must_use]
+    pub fn may_put_off(&self, view: &View, access: Access) -> bool {
+        let config = &view.active.config;
+        config.split.transactions == Transactions::ReadOnlyPrefix
+            && config.stage >= Stage::Split
+            && config.pooling.mode == PoolMode::Transaction
+            && access == Access::Routed
+            && self.wishes().is_read_committed
+            && self.role() != ServerRole::Primary
+            && !config.split.primary_users.iter().any(|name| **name == *self.user)
+            && self.is_in_cohort(&config.split)
+    }
+
+    /// Puts the begin of a transaction off.
+    pub const fn put_off(&mut self, begin: &'static str) {
+        self.put_off = Some(begin);
+    }
+
+    /// The transaction ends before it has begun anywhere.
+    pub const fn forget_put_off(&mut self) {
+        self.put_off = None;
+    }
+
+    /// Whether a transaction has begun for the client and at no server.
+    #[must_use]
+    pub const fn is_put_off(&self) -> bool {
+        self.put_off.is_some()
+    }
+
+    /// What begins the transaction at the server that its first statement is sent to.
+    pub fn take_put_off(&mut self) -> Option<&'static str> {
+        let begin = self.put_off.take()?;
+        self.movable = self.gate.is_watched.then_some(begin);
+        Some(begin)
+    }
+
+    /// The client's transaction status between requests.
+    #[must_use]
+    pub const fn status(&self) -> u8 {
+        if self.put_off.is_some() { b'T' } else { b'I' }
+    }
+
+    /// Whether the request at the front of these bytes may go on in a transaction that has begun with reads on a replica
+    /// without being declared READ ONLY.
+    #[must_use]
+    pub fn lets_pass_in_prefix(&self, bytes: &[u8], statements: &ClientStatements) -> Pass {
+        let Some(segment) = self.judge.segment(bytes, statements) else { return Pass::Wait };
+        let shape = shape(bytes.get(..segment.length).unwrap_or_default(), statements);
+        // What it has open here cannot be left.
+        let is_fine = shape.is_end
+            || shape.uses_open_portal
+            || (segment.verdict == Verdict::Read
+                && shape.is_movable
+                && !segment.is_unread
+                && !segment.is_open);
+        if is_fine { Pass::Yes } else { Pass::No }
+    }
+
+    /// Whether a transaction that goes to its end on a replica may still move.
+    #[must_use]
+    pub const fn is_prefix(&self) -> bool {
+        self.movable.is_some()
+    }
+
+    /// The transaction leaves its replica; it begins anew at the primary.
+    pub fn move_on(&mut self) {
+        self.put_off = self.movable.take();
+    }
+
     /// Begins an exchange with a server that only takes reads, or with one that takes everything.
     pub fn begin(&mut self, is_watched: bool, decision: &Decision) {
-        let is_in_block = decision.verdict == Verdict::ReadOnlyBlock;
+        let is_in_block = decision.verdict == Verdict::ReadOnlyBlock || self.is_put_off();
+        self.movable = None;
         self.gate = Gate { is_watched, is_open: is_watched, is_in_block: is_watched && is_in_block };
     }
 

@@ -47,7 +47,13 @@ pub async fn request(
                 Poll::Ready(Ok(_)) => turn.made_progress(),
                 Poll::Pending => {
                     client.rest();
-                    return signals.poll_drain(cx).map(|()| shutdown());
+                    // A transaction that has begun is let come to its end.
+                    let leaves = if client.routing.is_put_off() {
+                        signals.poll_kill(cx)
+                    } else {
+                        signals.poll_drain(cx)
+                    };
+                    return leaves.map(|()| shutdown());
                 }
             }
         }
@@ -81,7 +87,7 @@ fn next(client: &mut Client, scanned: &mut usize, message_bytes_max: usize) -> R
         client.inbox.advance(header.total);
         if header.kind == SYNC {
             client.is_skipping = false;
-            put_ready(client.outbox.bytes(), b'I');
+            put_ready(client.outbox.bytes(), client.routing.status());
         }
         return Ok(Next::Answered);
     }

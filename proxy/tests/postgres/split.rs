@@ -1,7 +1,7 @@
 //! Reads go to the standby and everything else to the primary; what each of the public bug reports was about.
 
 use pgrouting_contract::config::PoolMode;
-use pgrouting_contract::split::{Consistency, SplitConfig, WhenNoReplica};
+use pgrouting_contract::split::{Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 
 use super::support::client::Client;
@@ -153,7 +153,7 @@ fn case_002_a_name_is_a_name_however_it_is_spelt() {
 }
 
 #[test]
-fn case_005_and_006_locking_reads_go_to_the_primary_wherever_the_lock_stands() {
+fn case_005_case_006_locking_reads_go_to_the_primary_wherever_the_lock_stands() {
     let split = Split::new(&CRATE);
     check(
         &split,
@@ -178,7 +178,7 @@ fn case_005_and_006_locking_reads_go_to_the_primary_wherever_the_lock_stands() {
 }
 
 #[test]
-fn case_008_and_009_a_write_in_a_with_clause_is_a_write() {
+fn case_008_case_009_a_write_in_a_with_clause_is_a_write() {
     let split = Split::new(&CRATE);
     check(
         &split,
@@ -280,7 +280,7 @@ fn case_014_several_statements_go_where_one_of_them_must() {
 }
 
 #[test]
-fn case_015_and_016_several_statements_are_one_transaction() {
+fn case_015_case_016_several_statements_are_one_transaction() {
     let split = Split::new(&CRATE);
     let mut client = split.client();
     let failed = client.try_query("INSERT INTO crate VALUES (31); SELECT 1/0; INSERT INTO crate VALUES (32)");
@@ -296,7 +296,7 @@ fn case_015_and_016_several_statements_are_one_transaction() {
 }
 
 #[test]
-fn case_017_to_022_comments_and_quotes_are_read_as_postgres_does() {
+fn case_017_case_018_case_019_case_021_case_022_comments_and_quotes_are_read_as_postgres_does() {
     let split = Split::new(&CRATE);
     check(
         &split,
@@ -348,7 +348,7 @@ fn case_026_an_empty_query_is_answered_by_a_server() {
 }
 
 #[test]
-fn case_027_to_033_what_acts_on_one_server_is_done_on_the_primary() {
+fn case_027_case_029_case_030_case_033_what_acts_on_one_server_is_done_on_the_primary() {
     let split = Split::new(&CRATE);
     let mut client = split.client();
     for sql in [
@@ -378,6 +378,20 @@ fn case_027_to_033_what_acts_on_one_server_is_done_on_the_primary() {
     ] {
         client.run(sql);
         assert_eq!(went(&mut client), Replica, "{sql}");
+    }
+    for sql in [
+        "SELECT pg_stat_reset()",
+        "SELECT pg_reload_conf()",
+        "SELECT slot_name FROM pg_create_physical_replication_slot('probe_slot')",
+        "SELECT pg_current_wal_lsn() IS NOT NULL",
+        "SELECT pg_logical_emit_message(true, 'hb', '1') IS NOT NULL",
+        "SELECT pg_drop_replication_slot('probe_slot')",
+        "SELECT lo_put(91001, 2, '\\x63')",
+        "SELECT lo_unlink(91001)",
+    ] {
+        // Not everybody may do these.
+        let explained = client.run(&format!("EXPLAIN ROUTE {sql}"));
+        assert_eq!(explained.rows()[0][1].as_deref(), Some("primary"), "{sql}");
     }
     let mut other = split.client();
     assert_eq!(client.column("SELECT pg_try_advisory_lock(4711)"), ["t"]);
@@ -427,7 +441,7 @@ fn case_034_tables_that_are_not_replicated_are_read_on_the_primary() {
 }
 
 #[test]
-fn case_035_and_053_what_is_not_known_to_read_goes_to_the_primary() {
+fn case_035_case_053_what_is_not_known_to_read_goes_to_the_primary() {
     let split =
         Split::new(&[CRATE[0], CRATE[1], "CREATE MATERIALIZED VIEW crate_sum AS SELECT sum(qty) FROM crate"]);
     let mut client = split.client();
@@ -533,7 +547,7 @@ fn case_041_a_read_only_transaction_is_a_read_as_a_whole() {
 }
 
 #[test]
-fn case_043_and_055_other_transactions_are_the_primarys_to_their_end() {
+fn case_043_case_055_other_transactions_are_the_primarys_to_their_end() {
     let split = Split::new(&CRATE);
     let mut client = split.client();
     client.run("BEGIN");
@@ -1087,6 +1101,14 @@ fn explain_route_says_where_and_why() {
     assert!(explain(&mut client, "SELECT id, nextval('ticket_no')", "near").starts_with("nextval("));
     assert_eq!(explain(&mut client, "DELETE FROM crate", "server two"), "dropped: not the primary");
     assert_eq!(client.column("SELECT count(*) FROM crate"), ["5"], "nothing was run");
+    // The same over the admin API.
+    let ask = |sql: &str| {
+        let body = serde_json::json!({"database": split.database.name, "statement": sql}).to_string();
+        split.proxy.post_json("/route/explain", &body).json()
+    };
+    assert_eq!(ask("SELECT 1")["target"], "replica");
+    let told = ask("SELECT nextval('ticket_no')");
+    assert_eq!((&told["reason"], &told["position"]), (&"volatile_function".into(), &8.into()));
 }
 
 #[test]
@@ -1101,4 +1123,101 @@ fn at_the_first_stage_a_sample_is_judged_and_nothing_moves() {
     assert!(report.forecast.get("read").is_some_and(|count| *count > 0), "{report:?}");
     assert!(report.replica.is_empty());
     assert!(report.primary.get("stage").is_some_and(|count| *count >= 400), "{report:?}");
+}
+
+fn lazy() -> Split {
+    Split::of(&CRATE, |config| config.split.transactions = Transactions::ReadOnlyPrefix)
+}
+
+#[test]
+fn a_transaction_may_begin_on_a_replica_and_move_before_it_writes() {
+    let split = lazy();
+    let mut client = split.client();
+    assert_eq!(client.run("BEGIN").status(), 'T');
+    assert_eq!(client.column("SELECT pg_catalog.count(*) FROM crate"), ["5"]);
+    assert_eq!((went(&mut client), why(&mut client).as_str()), (Replica, "read"));
+    let update = client.run("UPDATE crate SET qty = 77 WHERE id = 1");
+    assert_eq!((update.tags(), update.status()), (vec!["UPDATE 1".to_owned()], 'T'));
+    assert_eq!(went(&mut client), Primary);
+    assert_eq!(client.column("SELECT qty FROM crate WHERE id = 1"), ["77"], "in its own transaction");
+    assert_eq!(
+        split.database.direct().column("SELECT qty FROM crate WHERE id = 1"),
+        ["1"],
+        "and nobody else's"
+    );
+    assert_eq!(client.run("COMMIT").status(), 'I');
+    assert_eq!(split.database.direct().column("SELECT qty FROM crate WHERE id = 1"), ["77"]);
+    // What only reads stays on the replica to its end.
+    split.settle();
+    client.run("START TRANSACTION");
+    for _ in 0..3 {
+        assert_eq!(client.column("SELECT qty FROM crate WHERE id = 1"), ["77"]);
+    }
+    assert_eq!(client.run("COMMIT").tags(), ["COMMIT"]);
+    assert_eq!((went(&mut client), why(&mut client).as_str()), (Replica, "read"));
+    // What begins with a write begins on the primary; what has no statement, nowhere.
+    client.run("BEGIN");
+    client.run("INSERT INTO crate VALUES (90)");
+    assert_eq!(client.run("ROLLBACK").tags(), ["ROLLBACK"]);
+    assert_eq!(went(&mut client), Primary);
+    assert_eq!((client.run("BEGIN").status(), client.run("ROLLBACK").status()), ('T', 'I'));
+    assert_eq!(split.database.direct().column("SELECT count(*) FROM crate WHERE id = 90"), ["0"]);
+}
+
+#[test]
+fn a_transaction_moves_in_the_extended_protocol_too() {
+    let split = lazy();
+    let mut client = split.client();
+    client.ask(&[parse("r", "SELECT qty FROM crate WHERE id = $1"), sync()].concat());
+    let read = [bind("", "r", &[Some("2")]), execute("", 0), sync()].concat();
+    // All in one write: begin, read, write, read, commit, and a read behind it.
+    let all = [
+        batch("BEGIN"),
+        read.clone(),
+        batch("UPDATE crate SET qty = 55 WHERE id = 2"),
+        read.clone(),
+        batch("COMMIT"),
+        read,
+    ];
+    client.send(&all.concat());
+    let answers: Vec<_> = (0..6).map(|_| client.ready()).collect();
+    let statuses: String = answers.iter().map(Answer::status).collect();
+    assert_eq!(statuses, "TTTTII");
+    assert_eq!(answers[0].tags(), ["BEGIN"]);
+    assert_eq!((answers[1].column(), answers[3].column()), (vec!["2".to_owned()], vec!["55".to_owned()]));
+    assert_eq!(split.database.direct().column("SELECT qty FROM crate WHERE id = 2"), ["55"]);
+}
+
+#[test]
+fn what_tells_its_transaction_does_not_move() {
+    let split = lazy();
+    let mut client = split.client();
+    client.run("BEGIN");
+    let began = client.column("SELECT now()");
+    assert_eq!(went(&mut client), Primary);
+    client.run("INSERT INTO crate VALUES (91)");
+    assert_eq!(client.column("SELECT now()"), began);
+    client.run("COMMIT");
+    split.settle();
+    // After a read on the replica the question moves the transaction, and its answer holds from then on.
+    client.run("BEGIN");
+    client.run("SELECT 1");
+    assert_eq!(went(&mut client), Replica);
+    let began = client.column("SELECT current_timestamp");
+    assert_eq!(went(&mut client), Primary);
+    assert_eq!(client.column("SELECT current_timestamp"), began);
+    client.run("SAVEPOINT a");
+    client.run("ROLLBACK TO a");
+    client.run("COMMIT");
+    // An error on the replica fails the transaction as anywhere.
+    client.run("BEGIN");
+    client.run("SELECT 1");
+    assert_eq!(client.try_query("SELECT 1/0").status(), 'E');
+    assert_eq!(client.try_query("INSERT INTO crate VALUES (92)").sqlstate().as_deref(), Some("25P02"));
+    assert_eq!(client.run("COMMIT").tags(), ["ROLLBACK"]);
+    assert_eq!(client.run("INSERT INTO crate VALUES (93)").status(), 'I');
+    client.run("BEGIN ISOLATION LEVEL REPEATABLE READ");
+    client.run("SELECT 1");
+    client.run("COMMIT");
+    assert_eq!(went(&mut client), Primary, "only READ COMMITTED");
 }

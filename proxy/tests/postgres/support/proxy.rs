@@ -163,6 +163,12 @@ impl Proxy {
         request(self.admin_port, "PUT", "/config", &headers, &config.canonical_bytes()).unwrap()
     }
 
+    /// Posts a document to the admin API.
+    pub fn post_json(&self, path: &str, body: &str) -> Response {
+        let headers = [("content-type", "application/json")];
+        request(self.admin_port, "POST", path, &headers, body.as_bytes()).unwrap()
+    }
+
     /// Pushes the running document with a change and a higher generation, which must be taken.
     pub fn change(&mut self, change: impl FnOnce(&mut ProxyConfig)) {
         change(&mut self.config);

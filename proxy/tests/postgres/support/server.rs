@@ -51,7 +51,7 @@ pub fn standby() -> &'static Server {
 /// Waits until the standby shows what the primary has now; both are sessions of a superuser.
 pub fn catch_up(primary: &mut Client, standby: &mut Client) {
     // A commit brings to disk what is only in the primary's memory, and so to the standby.
-    primary.run("SET synchronous_commit = on; SELECT txid_current()");
+    primary.run("SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'tests', 'now')");
     let position = primary.value("SELECT pg_current_wal_flush_lsn()").unwrap();
     poll("the standby to catch up", || {
         standby
