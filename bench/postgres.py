@@ -38,17 +38,18 @@ class Postgres:
         self.account = (USER, DATABASE, self.password)
         self.started = None
         self.verifier = None
+        self.root_password = secrets.token_urlsafe(18)
+        self.standbys = []
 
     def create(self, scale):
         """Makes the cluster, the user and the tables of pgbench."""
-        root_password = secrets.token_urlsafe(18)
-        password_file = self.workspace.write(root_password, "postgres.password")
+        password_file = self.workspace.write(self.root_password, "postgres.password")
         self.workspace.run([
             f"{POSTGRES_BIN}/initdb", "-D", self.data, "-U", "postgres", "--auth=scram-sha-256",
             f"--pwfile={password_file}", "--encoding=UTF8", "--no-locale", "--no-sync",
         ])
         self.start(100)
-        as_root = {**self.libpq(), "PGUSER": "postgres", "PGPASSWORD": root_password, "PGDATABASE": "postgres"}
+        as_root = {**self.libpq(), "PGUSER": "postgres", "PGPASSWORD": self.root_password, "PGDATABASE": "postgres"}
         psql = [f"{POSTGRES_BIN}/psql", "-XqAt", "-v", "ON_ERROR_STOP=1"]
         self.workspace.run(psql, as_root, f"CREATE ROLE {USER} LOGIN PASSWORD '{self.password}';")
         self.workspace.run(psql, as_root, f"CREATE DATABASE {DATABASE} OWNER {USER};")
@@ -64,19 +65,38 @@ class Postgres:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self.started = self.workspace.start("postgres", [f"{POSTGRES_BIN}/postgres", "-D", self.data, *options])
-        self.wait()
+        self.wait(self.started, self.port)
 
-    def wait(self):
+    def start_standbys(self, count, connections):
+        """Hot standbys that follow the running server."""
+        for number in range(1, count + 1):
+            data, port = self.workspace.path(f"standby{number}"), process.free_port()
+            as_root = {**self.libpq(), "PGUSER": "postgres", "PGPASSWORD": self.root_password}
+            self.workspace.run(
+                [f"{POSTGRES_BIN}/pg_basebackup", "-D", data, "-R", "-X", "stream", "-c", "fast", "--no-sync"], as_root,
+            )
+            settings = {
+                **SETTINGS, "port": port, "max_connections": connections,
+                "unix_socket_directories": self.workspace.root,
+            }
+            options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+            started = self.workspace.start(
+                f"standby{number}", [f"{POSTGRES_BIN}/postgres", "-D", data, *options],
+            )
+            self.wait(started, port)
+            self.standbys.append(port)
+
+    def wait(self, started, port):
         for _ in range(200):
-            if not self.started.is_running():
+            if not started.is_running():
                 break
             ready = subprocess.run(
-                [f"{POSTGRES_BIN}/pg_isready", "-q", "-t", "1"], env=self.libpq(), check=False,
+                [f"{POSTGRES_BIN}/pg_isready", "-q", "-t", "1"], env=self.libpq(port), check=False,
             )
             if ready.returncode == 0:
                 return
             time.sleep(0.05)
-        raise RuntimeError(f"PostgreSQL does not start:\n{self.started.log_tail()}")
+        raise RuntimeError(f"PostgreSQL does not start:\n{started.log_tail()}")
 
     def stop(self):
         if self.started:

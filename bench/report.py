@@ -23,6 +23,7 @@ def write(folder, run, samples):
 def lines(run, samples):
     yield from head(run)
     yield from goal(samples)
+    yield from split(samples)
     yield from noise(samples)
     for protocol in run.protocols:
         for clients in run.clients:
@@ -64,6 +65,30 @@ def goal(samples):
         yield "The goal is at most 1.00 in the same run."
         yield ""
         yield from table(["protocol", "pgrouting ÷ pgbouncer", "compared with", "goal"], told)
+
+
+def split(samples):
+    """What the split costs, and how even it is, in one line for each table."""
+    told = []
+    for row in samples.every_row():
+        if row.target != "pgrouting-split":
+            continue
+        ratio = samples.ratio(row, "pgrouting")
+        replicas = samples.summary(row, "busier_replica_share")
+        primary = samples.summary(row, "primary_share")
+        if ratio and replicas and primary:
+            told.append([
+                row.protocol, str(row.clients), spread_text(ratio, 2), f"{primary[1]:.1%}", f"{replicas[1]:.1%}",
+            ])
+    if told:
+        yield "## The split"
+        yield ""
+        yield (
+            "CPU per transaction at the stage Split, with two standbys, against the stage PoolingOnly in the same round; how "
+            "many transactions went to the primary, and how many of the others to the busier standby."
+        )
+        yield ""
+        yield from table(["protocol", "clients", "split ÷ pooling", "on the primary", "on the busier standby"], told)
 
 
 def noise(samples):

@@ -29,8 +29,10 @@ PROTOCOLS = ["simple", "extended", "prepared"]
 CLIENTS = [1, 16, 64]
 CONNECT_CLIENTS = 16
 REFERENCES = ["pgbouncer", "haproxy"]
-PEERS = ["direct", "haproxy", "pgbouncer", "pgpool"]
+PEERS = ["direct", "haproxy", "pgbouncer", "pgpool", "pgpool-split"]
 OURS = "pgrouting"
+OURS_SPLIT = "pgrouting-split"
+STANDBYS = 2
 
 
 @dataclasses.dataclass
@@ -66,7 +68,7 @@ def arguments():
     numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
     words = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--quick", action="store_true", help="few cells and rounds, for a check in two minutes")
-    parser.add_argument("--targets", type=words, help=f"of {','.join([*PEERS, OURS])}")
+    parser.add_argument("--targets", type=words, help=f"of {','.join([*PEERS, OURS, OURS_SPLIT])}")
     parser.add_argument("--protocols", type=words, help=f"of {','.join(PROTOCOLS)}")
     parser.add_argument("--clients", type=numbers, help="for example 1,16,64")
     parser.add_argument("--rounds", type=int, help="how often each cell is run with each target (5)")
@@ -92,12 +94,12 @@ def arguments():
 
 def plan(parser, args):
     """Reads the command line into a run; a wrong one ends the program."""
-    names = args.targets or [*PEERS, OURS]
+    names = args.targets or [*PEERS, OURS, OURS_SPLIT]
     protocols = args.protocols or (["simple", "prepared"] if args.quick else PROTOCOLS)
     clients = args.clients or ([16] if args.quick else CLIENTS)
     rounds = args.rounds or (2 if args.quick else 5)
     seconds = args.seconds or (1 if args.quick else 2)
-    for given, known, what in ((names, [*PEERS, OURS], "target"), (protocols, PROTOCOLS, "protocol")):
+    for given, known, what in ((names, [*PEERS, OURS, OURS_SPLIT], "target"), (protocols, PROTOCOLS, "protocol")):
         unknown = [name for name in given if name not in known]
         if unknown:
             parser.error(f"unknown {what}: {', '.join(unknown)}")
@@ -106,10 +108,13 @@ def plan(parser, args):
     except ValueError as error:
         parser.error(str(error))
     is_full = (
-        not args.quick and set(names) == {*PEERS, OURS} and protocols == PROTOCOLS and set(CLIENTS) <= set(clients)
+        not args.quick and set(names) == {*PEERS, OURS, OURS_SPLIT} and protocols == PROTOCOLS and set(CLIENTS) <= set(clients)
         and rounds >= 3 and seconds >= 1 and args.idle_clients >= 1000 and args.connect_clients > 0
     )
     ours = [catalogue.Pgrouting(variant, args.workers) for variant in variants]
+    if OURS_SPLIT in names:
+        split = catalogue.PgroutingSplit(catalogue.Variant(OURS, args.pgrouting_bin), args.workers)
+        ours.append(split)
     targets = [target for target in catalogue.standard_targets() if target.name in names] + ours
     if args.crowd:
         targets = crowded(targets, args.crowd)
@@ -169,6 +174,8 @@ def execute(run, workspace):
     limits = catalogue.Limits(max([*run.clients, run.connect_clients]))
     connections = sum(target.server_connections(limits) for target in run.targets) + 20
     server.start(max(300, connections))
+    if any(target.needs_standbys for target in run.targets):
+        server.start_standbys(STANDBYS, max(300, connections))
     for target in run.targets:
         target.start(workspace, server, limits)
         if target.fault:
@@ -184,7 +191,7 @@ def weigh(run, workspace, server, found):
     # A relay and a target with a process for each client need a server connection for each idle one.
     server.start(min(run.idle_clients, memory.ONE_TO_ONE_MOST) + 100)
     for target in run.targets:
-        if "simple" not in target.protocols or target.crowd:
+        if "simple" not in target.protocols or target.crowd or target.needs_standbys:
             continue
         row = sampling.Row.of(target, report.IDLE, memory.idle_clients(target, run.idle_clients))
         try:
@@ -212,9 +219,12 @@ def one_cell(run, workspace, server, found, number, index, cell):
             found.fail(row, number, report.NOT_RUNNING)
             continue
         try:
+            is_ours = isinstance(target, catalogue.PgroutingSplit)
+            before = target.leases() if is_ours else {}
             metrics = load.run_cell(
                 cell, run.seconds, server.libpq(target.port), target.pid, server.started.pid, workspace.root,
             )
+            metrics |= target.shares(before) if is_ours else {}
             found.add(row, number, metrics)
             told.append(f"{target.name} {metrics['cpu_ms_per_1000_tx']:.1f}")
         except load.CellFailed as error:

@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import subprocess
+import urllib.request
 
 import logins
 import process
@@ -17,6 +18,7 @@ from load import CONNECT
 POOL = 20
 EVERY_PROTOCOL = frozenset({"simple", "extended", "prepared", CONNECT})
 PEER_STAGE = "PoolingOnly"
+SPLIT_STAGE = "Split"
 
 
 @dataclasses.dataclass
@@ -43,6 +45,8 @@ class Target:
     stop_signal = signal.SIGTERM
     # Whether each client holds a server connection of its own, however long it is idle.
     is_one_to_one = False
+    # Whether it sends reads to standbys, which have to be there then.
+    needs_standbys = False
     # Clients that are logged in beside those of pgbench, and idle.
     crowd = 0
 
@@ -209,6 +213,23 @@ class Pgpool(Target):
     stop_signal = signal.SIGINT
     is_one_to_one = True
 
+    def backends(self, server):
+        """The servers, and how it treats them."""
+        return f"""
+backend_clustering_mode = 'raw'
+load_balance_mode = off
+sr_check_period = 0
+{self.backend(0, server.port)}"""
+
+    @staticmethod
+    def backend(number, port):
+        return f"""
+backend_hostname{number} = '127.0.0.1'
+backend_port{number} = {port}
+backend_weight{number} = 1
+backend_flag{number} = 'ALLOW_TO_FAILOVER'
+"""
+
     def prepare(self, workspace, folder, server, limits):
         user, _, password = server.account
         home = workspace.path(folder)
@@ -216,7 +237,7 @@ class Pgpool(Target):
         hba = workspace.write("host all all 127.0.0.1/32 scram-sha-256\n", folder, "pool_hba.conf")
         pcp = workspace.write("", folder, "pcp.conf")
         config = workspace.write(f"""
-backend_clustering_mode = 'raw'
+{self.backends(server)}
 listen_addresses = '127.0.0.1'
 port = {self.port}
 pcp_listen_addresses = ''
@@ -227,10 +248,6 @@ wd_ipc_socket_dir = '{home}'
 pid_file_name = '{home}/pgpool.pid'
 logdir = '{home}'
 work_dir = '{home}'
-backend_hostname0 = '127.0.0.1'
-backend_port0 = {server.port}
-backend_weight0 = 1
-backend_flag0 = 'ALLOW_TO_FAILOVER'
 enable_pool_hba = on
 pool_passwd = 'pool_passwd'
 num_init_children = {limits.children}
@@ -241,13 +258,34 @@ child_max_connections = 0
 connection_life_time = 0
 client_idle_limit = 0
 connection_cache = on
-load_balance_mode = off
 memory_cache_enabled = off
-sr_check_period = 0
 health_check_period = 0
 log_min_messages = warning
 """, folder, "pgpool.conf")
         return ["/usr/sbin/pgpool", "-n", "-f", config, "-a", hba, "-F", pcp], None
+
+
+class PgpoolSplit(Pgpool):
+    """The same that sends reads to the standbys; it chooses one for each session."""
+
+    name = "pgpool-split"
+    label = "pgpool, reads on two standbys"
+    stage = SPLIT_STAGE
+    needs_standbys = True
+
+    def backends(self, server):
+        user, database, password = server.account
+        ports = [server.port, *server.standbys]
+        return f"""
+backend_clustering_mode = 'streaming_replication'
+load_balance_mode = on
+sr_check_period = 10
+sr_check_user = '{user}'
+sr_check_password = '{password}'
+sr_check_database = '{database}'
+delay_threshold = 0
+{"".join(self.backend(number, port) for number, port in enumerate(ports))}
+backend_weight0 = 0"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,6 +363,48 @@ class Pgrouting(Target):
         return document
 
 
+class PgroutingSplit(Pgrouting):
+    """The same build at the stage Split, with two standbys."""
+
+    stage = SPLIT_STAGE
+    needs_standbys = True
+
+    def __init__(self, variant, workers):
+        super().__init__(variant, workers)
+        self.name = f"{variant.name}-split"
+        self.label = f"{variant.name}, reads on two standbys"
+        self.stage = SPLIT_STAGE
+        self.probe_port = None
+
+    def document(self, server, limits):
+        document = super().document(server, limits)
+        document["stage"] = SPLIT_STAGE
+        document["servers"] += [
+            {"name": f"standby{number}", "host": "127.0.0.1", "port": port}
+            for number, port in enumerate(server.standbys, 1)
+        ]
+        self.probe_port = int(document["process"]["probeListen"].rpartition(":")[2])
+        return document
+
+    def leases(self):
+        """How many transactions each server has been given so far."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        found = re.findall(r'^pgrouting_proxy_server_leases_total\{server="([^"]+)"\} (\d+)$', text, re.MULTILINE)
+        return {name: int(count) for name, count in found}
+
+    def shares(self, before):
+        """Since then: the primary's share of all transactions, and the busier standby's of the standbys'."""
+        after = self.leases()
+        given = {name: count - before.get(name, 0) for name, count in after.items()}
+        primary = given.pop("only", 0)
+        replicas = sum(given.values())
+        return {
+            "primary_share": primary / max(1, primary + replicas),
+            "busier_replica_share": max(given.values(), default=0) / max(1, replicas),
+        }
+
+
 def set_path(document, path, value):
     """Sets a field of the document by its dotted path. The value is read as JSON where it is JSON."""
     *parents, last = path.split(".")
@@ -345,4 +425,4 @@ def standard_targets():
             Pgbouncer(protocols=EVERY_PROTOCOL - {"prepared"}),
             Pgbouncer(mode="session", protocols=frozenset({"prepared"})),
         ]
-    return [Direct(), Haproxy(), *bouncers, Pgpool()]
+    return [Direct(), Haproxy(), *bouncers, Pgpool(), PgpoolSplit()]

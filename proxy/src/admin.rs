@@ -335,6 +335,7 @@ fn snapshot(admin: &Admin) -> Snapshot {
                 idle: counts.idle,
                 max: counts.max,
                 waiting: counts.waiting,
+                leases: pool.leases(),
             }
         })
         .collect();

@@ -148,7 +148,7 @@ impl Reader {
     /// Leaves the registry, unless somebody has just come.
     fn forget(&self, catalogs: &Catalogs) -> bool {
         let mut known = catalogs.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.fingerprint.is_none() || Arc::strong_count(&self.cell) > 2 {
+        if Arc::strong_count(&self.cell) > 2 {
             return false;
         }
         known.remove(&self.database);

@@ -149,6 +149,8 @@ pub struct ServerSnapshot {
     pub max: u32,
     /// Clients in line.
     pub waiting: u32,
+    /// Leases so far.
+    pub leases: u64,
 }
 
 /// Writes everything in the text format.
@@ -327,7 +329,14 @@ fn servers(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::E
         gauges(registry, "pgrouting_proxy_server_connections_max", "The limit of connections.", &["server"])?;
     let waiting =
         gauges(registry, "pgrouting_proxy_server_waiting", "Clients in line for a connection.", &["server"])?;
+    let leases = counters_by(
+        registry,
+        "pgrouting_proxy_server_leases_total",
+        "Server connections that were given to clients, each for a transaction in transaction mode.",
+        "server",
+    )?;
     for server in &snapshot.servers {
+        leases.with_label_values(&[&*server.name]).inc_by(server.leases);
         up.with_label_values(&[&server.name, server.role]).set(i64::from(server.is_up));
         connections.with_label_values(&[&*server.name, "active"]).set(i64::from(server.active));
         connections.with_label_values(&[&*server.name, "idle"]).set(i64::from(server.idle));
@@ -392,6 +401,7 @@ mod tests {
             idle: 2,
             max: 20,
             waiting: 0,
+            leases: 9,
         };
         let snapshot = Snapshot { servers: vec![server], error_kinds: vec!["client"], ..Snapshot::default() };
         let text = render(&workers, &snapshot).unwrap();

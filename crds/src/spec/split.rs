@@ -27,6 +27,9 @@ pub struct Split {
     /// What a session may read after it has written.
     #[serde(default)]
     pub consistency: Consistency,
+    /// Where explicit transactions begin that are not READ ONLY.
+    #[serde(default)]
+    pub transactions: Transactions,
     /// Where reads go while no replica can take them.
     #[serde(default)]
     pub when_no_replica: WhenNoReplica,
@@ -81,6 +84,17 @@ pub enum Consistency {
     Session,
 }
 
+/// Where explicit transactions begin that are not READ ONLY.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transactions {
+    /// On the primary.
+    #[default]
+    Primary,
+    /// On a replica where the first statement is a read; they move to the primary before their first statement that is
+    /// none. In READ COMMITTED only.
+    ReadOnlyPrefix,
+}
+
 /// Where reads go while no replica can take them.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenNoReplica {
@@ -97,6 +111,7 @@ impl Default for Split {
             max_percent: default_max_percent(),
             cohort: Cohort::Session,
             consistency: Consistency::Session,
+            transactions: Transactions::Primary,
             when_no_replica: WhenNoReplica::UsePrimary,
             primary_reads: false,
             rescue: default_rescue(),

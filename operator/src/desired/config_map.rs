@@ -10,7 +10,7 @@ use pgrouting_contract::config::{
 };
 use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::peers::PeersConfig;
-use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, WhenNoReplica};
+use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 use pgrouting_crds::spec;
 use pgrouting_crds::spec::{pooling, split};
@@ -153,6 +153,7 @@ fn split_config(split: &split::Split) -> SplitConfig {
         primary_functions,
         read_functions,
         catalog_interval,
+        transactions,
     } = split.clone();
     SplitConfig {
         percent: max_percent,
@@ -163,6 +164,10 @@ fn split_config(split: &split::Split) -> SplitConfig {
         consistency: match consistency {
             split::Consistency::Eventual => Consistency::Eventual,
             split::Consistency::Session => Consistency::Session,
+        },
+        transactions: match transactions {
+            split::Transactions::Primary => Transactions::Primary,
+            split::Transactions::ReadOnlyPrefix => Transactions::ReadOnlyPrefix,
         },
         when_no_replica: match when_no_replica {
             split::WhenNoReplica::UsePrimary => WhenNoReplica::UsePrimary,

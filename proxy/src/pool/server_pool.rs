@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +47,7 @@ pub struct ServerPool {
     pub name: Arc<str>,
     /// Where it is.
     pub endpoint: Endpoint,
+    leases: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -121,6 +123,7 @@ impl ServerPool {
         Arc::new(Self {
             name: name.into(),
             endpoint,
+            leases: AtomicU64::new(0),
             state: Mutex::new(State {
                 limits: Arc::new(limits),
                 idle: BTreeMap::new(),
@@ -133,6 +136,12 @@ impl ServerPool {
                 emptied: Vec::new(),
             }),
         })
+    }
+
+    /// How many leases there have been.
+    #[must_use]
+    pub fn leases(&self) -> u64 {
+        self.leases.load(Ordering::Relaxed)
     }
 
     /// The limits now.
@@ -401,6 +410,7 @@ pub struct Slot {
 impl Lease {
     fn new(pool: Arc<ServerPool>, mut connection: Box<ServerConnection>) -> Self {
         connection.change_owner();
+        pool.leases.fetch_add(1, Ordering::Relaxed);
         Self { pool, connection: Some(connection) }
     }
 
