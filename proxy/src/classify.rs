@@ -6,6 +6,7 @@ pub mod cache;
 pub mod commands;
 pub mod databases;
 pub mod decide;
+pub mod definitions;
 pub mod fold;
 pub mod functions;
 pub mod grammar;

@@ -40,6 +40,7 @@ pub mod context;
 pub mod end;
 pub mod exchange;
 pub mod forward;
+pub mod gate;
 pub mod greeting;
 pub mod judge;
 pub mod outdated;
@@ -307,7 +308,7 @@ impl Session {
             // A cancel request is on its way and must not hit the connection's next client.
             self.cancel.settled().await;
         }
-        if let Some(ended) = self.rescue(&stop) {
+        if let Some(ended) = self.rescue(&stop).or_else(|| self.outlive(&stop, &lease)) {
             return ended;
         }
         self.note_floor(&seen);
@@ -355,6 +356,25 @@ impl Session {
             self.client.statements = statements;
         }
         self.client.inbox.put_back(&request);
+        Some(Ok(()))
+    }
+
+    /// A replica that goes away in the middle of an answer takes the request with it, and not the session: nothing but
+    /// reads was under way, outside a transaction.
+    fn outlive(&mut self, stop: &Result<Stop, ()>, lease: &Lease) -> Option<Result<(), End>> {
+        let client = &mut self.client;
+        let is_whole = lease.passing == 0 && client.streaming == 0 && lease.replies.unanswered() <= 1;
+        if !matches!(stop, Ok(Stop::ServerGone(_))) || !client.routing.gate.is_proved() || !is_whole {
+            return None;
+        }
+        let error = end::replica_lost();
+        self.tenancy.worker.metrics.count_error(error.kind);
+        error.put(client.outbox.bytes());
+        if lease.replies.unanswered() == 1 {
+            put_ready(client.outbox.bytes(), b'I');
+        } else {
+            client.is_skipping = true;
+        }
         Some(Ok(()))
     }
 

@@ -4,6 +4,7 @@
 //! The answer errs on one side: what is named here may turn out to have changed nothing, which the server is then asked
 //! about; what is not named has changed nothing, but for what functions do, whose names are given too.
 
+use crate::classify::definitions::defines_for_catalog;
 use crate::classify::kinds::Kinds;
 use crate::classify::lexer::{Lexer, Token, is_syntax, lower, unescaped};
 use crate::classify::plain::is_plain;
@@ -164,7 +165,7 @@ impl<'a> Walk<'a> {
         self.found.ends = self.found.ends.and(ends);
         if ends.is_empty() {
             self.found.begins(Kinds::CREATE);
-            if self.defines_for_catalog() {
+            if defines_for_catalog(self.lexer.clone()) {
                 self.found.begins(Kinds::CATALOG);
             }
         }
@@ -180,40 +181,6 @@ impl<'a> Walk<'a> {
         if is_about {
             self.found.begins(Kinds::FUNCTIONS);
         }
-    }
-
-    /// Whether what is created or altered may change where statements run; what is only the session's does not.
-    fn defines_for_catalog(&self) -> bool {
-        const OTHERS: [&str; 20] = [
-            "TEMP",
-            "TEMPORARY",
-            "LOCAL",
-            "GLOBAL",
-            "INDEX",
-            "UNIQUE",
-            "STATISTICS",
-            "DATABASE",
-            "ROLE",
-            "USER",
-            "GROUP",
-            "TABLESPACE",
-            "PUBLICATION",
-            "SUBSCRIPTION",
-            "SERVER",
-            "TRIGGER",
-            "EVENT",
-            "SYSTEM",
-            "DEFAULT",
-            "MATERIALIZED",
-        ];
-        let mut ahead = self.lexer.clone();
-        let mut second = ahead.next();
-        if matches!(second, Some(Token::Word(word)) if word.eq_ignore_ascii_case(b"OR")) {
-            ahead.next();
-            second = ahead.next();
-        }
-        !matches!(second, Some(Token::Word(word))
-            if OTHERS.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
     }
 
     /// A word that does not begin a statement.

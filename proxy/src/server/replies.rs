@@ -208,6 +208,12 @@ impl Replies {
         self.is_ending = true;
     }
 
+    /// How many requests have ended and are not answered.
+    #[must_use]
+    pub const fn unanswered(&self) -> usize {
+        self.ends
+    }
+
     /// Whether a request has ended and is not answered: whether the transaction failed is not known yet.
     #[must_use]
     pub const fn is_unsure(&self) -> bool {

@@ -65,6 +65,17 @@ pub fn fault(fault: &RequestFault) -> ClientError {
     }
 }
 
+/// A replica went away in the middle of an answer to a read.
+#[must_use]
+pub fn replica_lost() -> ClientError {
+    ClientError::error(
+        ErrorKind::Server,
+        sqlstate::CONNECTION_FAILURE,
+        "the replica went away in the middle of its answer",
+    )
+    .with_hint("Nothing was changed; the statement can be sent again.")
+}
+
 /// The server has closed a connection that the session needs.
 pub fn lost(lease: &Lease) -> End {
     warn!(server = &*lease.pool().name, "the server closed a connection in use");

@@ -365,6 +365,10 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
     if let Some(error) = rejection {
         return Fate::Replace(error);
     }
+    if seen.is_fatal && client.routing.gate.is_proved() {
+        // The replica goes, and not the session.
+        return Fate::Keep;
+    }
     let renamed =
         message.as_deref().and_then(|message| with_client_names(client, message, failed.as_deref()));
     renamed.map_or(Fate::Pass, Fate::Replace)

@@ -48,6 +48,11 @@ pub fn standby() -> &'static Server {
     STANDBY.get_or_init(|| start(Some(primary())))
 }
 
+/// A standby of one test, which its clients must keep.
+pub fn own_standby() -> Server {
+    start(Some(primary()))
+}
+
 /// Waits until the standby shows what the primary has now; both are sessions of a superuser.
 pub fn catch_up(primary: &mut Client, standby: &mut Client) {
     // A commit brings to disk what is only in the primary's memory, and so to the standby.
