@@ -1,7 +1,7 @@
 # The index of every command. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench suites fuzz
+.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench suites fuzz oracle
 
 CARGO := cargo
 CLUSTER_NAME ?= pgrp
@@ -71,6 +71,9 @@ suites: ## Outside test suites through the proxy, compared with PostgreSQL itsel
 
 FUZZ_TARGETS ?= wire startup
 FUZZ_SECONDS ?= 600
+
+oracle: ## Statements with a standby's verdict on each, through the proxy; ORACLE=FILE.jsonl.gz; writes docs/split.md
+	ORACLE_DOC="$(CURDIR)/docs/split.md" $(CARGO) test -q --release --locked -p pgrouting-proxy --test oracle
 
 fuzz: ## Random bytes against the readers of the wire, FUZZ_SECONDS=600 each; needs nightly and cargo-fuzz
 	proxy/fuzz/seeds.py

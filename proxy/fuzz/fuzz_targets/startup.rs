@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
             let Ok(FirstPacket::Startup(mut reread)) = read(&again) else { panic!("not read again") };
             reread.minor_version = startup.minor_version;
             assert_eq!(reread, startup);
-            let _ = SettingsRegistry::default().from_startup(&startup.parameters);
+            let _ = SettingsRegistry::default().from_startup(&startup.parameters, false);
         }
         Ok(FirstPacket::Ssl | FirstPacket::GssEnc) | Err(_) => {}
     }

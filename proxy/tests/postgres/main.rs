@@ -29,6 +29,7 @@ mod prepared;
 mod protocol;
 mod random_as_postgres;
 mod random_cancels;
+mod random_split;
 mod session_mode;
 mod settings;
 mod simple_as_postgres;

@@ -6,14 +6,14 @@ use pgrouting_contract::stage::Stage;
 
 use super::support::client::Client;
 use super::support::message::{
-    Answer, bind, close, copy_data, copy_done, describe, execute, flush, parse, query, sync,
+    Answer, batch, bind, close, copy_data, copy_done, describe, execute, flush, parse, query, sync,
 };
 use super::support::poll;
 use super::support::proxy::{Proxy, pool_of, server};
 use super::support::server::{Database, catch_up, own_standby, primary, standby};
 
 /// A pool that splits, and its database.
-struct Split {
+pub struct Split {
     database: Database,
     proxy: Proxy,
 }
@@ -32,7 +32,7 @@ impl Split {
         Self::of(setup, |config| config.split = split)
     }
 
-    fn of(setup: &[&str], change: impl FnOnce(&mut pgrouting_contract::config::ProxyConfig)) -> Self {
+    pub fn of(setup: &[&str], change: impl FnOnce(&mut pgrouting_contract::config::ProxyConfig)) -> Self {
         let database = Database::create();
         let mut owner = database.direct();
         setup.iter().for_each(|sql| drop(owner.run(sql)));
@@ -59,7 +59,7 @@ impl Split {
         Self::of(setup, |_| {})
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         self.proxy.client(&self.database)
     }
 
@@ -83,10 +83,6 @@ fn why(client: &mut Client) -> String {
 /// Runs a statement in the extended protocol.
 fn extended(client: &mut Client, sql: &str) -> Answer {
     client.ask(&batch(sql))
-}
-
-fn batch(sql: &str) -> Vec<u8> {
-    [parse("", sql), bind("", "", &[]), describe('P', ""), execute("", 0), sync()].concat()
 }
 
 /// Checks where each statement goes, alone and between reads, in the simple and in the extended protocol, and that no
@@ -116,7 +112,7 @@ fn check(split: &Split, expected: &[(&str, To)]) {
     }
 }
 
-const CRATE: [&str; 3] = [
+pub const CRATE: [&str; 3] = [
     "CREATE TABLE crate(id int PRIMARY KEY, note text, qty int DEFAULT 0)",
     "INSERT INTO crate SELECT g, 'n'||g, g FROM generate_series(1,5) g",
     "CREATE SEQUENCE ticket_no",

@@ -127,6 +127,11 @@ pub fn run(statement: &str) -> Vec<u8> {
     [bind("", statement, &[]), execute("", 0)].concat()
 }
 
+/// A whole batch that parses, binds, describes and executes a statement without parameters.
+pub fn batch(sql: &str) -> Vec<u8> {
+    [parse("", sql), bind("", "", &[]), describe('P', ""), execute("", 0), sync()].concat()
+}
+
 /// Any message.
 pub fn message(kind: u8, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
