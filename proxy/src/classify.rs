@@ -17,6 +17,7 @@ pub mod lexer;
 pub mod pieces;
 pub mod plain;
 pub mod reading;
+pub mod shape;
 pub mod tags;
 pub mod touches;
 pub mod verdict;

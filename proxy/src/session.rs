@@ -193,7 +193,8 @@ impl Session {
         self.tenancy.look_at_view();
         let view = Arc::clone(self.tenancy.view());
         let is_split = view.active.config.stage >= Stage::Split;
-        if !is_split && !self.tenancy.worker.is_sampled() {
+        let is_judged = is_split || (self.client.routing.is_sampled() && self.tenancy.worker.is_sampled());
+        if !is_judged {
             let side = if self.tenancy.access == Access::ReadOnly { Side::Replica } else { Side::Primary };
             let why = if self.tenancy.access == Access::Routed { Why::Stage } else { Why::Port };
             let verdict = Verdict::Primary(Reason::Unparsed);
@@ -381,6 +382,10 @@ impl Session {
     /// Notes whether the transaction may have written.
     fn note_floor(&mut self, seen: &Seen) {
         let routing = &mut self.client.routing;
+        let is_split = self.tenancy.view().active.config.stage >= Stage::Split;
+        if !is_split && !routing.is_sampled() {
+            return;
+        }
         let is_known = seen.queries <= 1 && leaves_no_trace(self.decision.verdict) && self.kept.is_none();
         let is_replica = routing.gate.is_watched || self.tenancy.access == Access::ReadOnly;
         if seen.queries > 0 && !is_known && !is_replica && self.client.state.is_tracked {

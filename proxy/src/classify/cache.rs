@@ -7,15 +7,15 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::catalog::Catalog;
-use crate::classify::decide::{TEXT_MAX, judge, judge_pieces};
-use crate::classify::pieces::{fingerprint, pieces};
+use crate::classify::decide::{TEXT_MAX, judge};
+use crate::classify::shape::shape;
 use crate::classify::verdict::{Reason, Verdict};
 
 /// What an entry costs, in bytes: key, verdict, and a table that may be half empty.
@@ -24,8 +24,8 @@ const ENTRY_BYTES: usize = 64;
 /// Parts with a lock of their own.
 const SHARDS: usize = 16;
 
-/// Texts seen once that are remembered for each shard, in bits.
-const SEEN_BITS: usize = 1 << 14;
+/// Texts that came once and are remembered as such, in bits.
+const SEEN_BITS: usize = 1 << 18;
 
 /// Shapes that replicas have refused, that are remembered.
 const REFUSED_MAX: usize = 1024;
@@ -48,6 +48,9 @@ pub enum Found {
 #[derive(Debug)]
 pub struct Verdicts {
     shards: Vec<Mutex<Shard>>,
+    /// Bits of the hashes of texts that have come before.
+    seen: Vec<AtomicU64>,
+    seen_count: AtomicUsize,
     refused: Mutex<HashMap<u64, Instant, foldhash::fast::RandomState>>,
     refused_count: AtomicUsize,
     one: foldhash::quality::RandomState,
@@ -58,14 +61,14 @@ pub struct Verdicts {
 struct Shard {
     young: HashMap<u128, u8, foldhash::fast::RandomState>,
     old: HashMap<u128, u8, foldhash::fast::RandomState>,
-    seen: Vec<u64>,
-    seen_count: usize,
 }
 
 impl Default for Verdicts {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            seen: (0..SEEN_BITS / 64).map(|_| AtomicU64::new(0)).collect(),
+            seen_count: AtomicUsize::new(0),
             refused: Mutex::default(),
             refused_count: AtomicUsize::new(0),
             one: foldhash::quality::RandomState::default(),
@@ -81,37 +84,59 @@ impl Verdicts {
             return (Verdict::Primary(Reason::TooLong), Found::Judged);
         }
         let entries_max = usize::try_from(bytes_max).unwrap_or(usize::MAX) / ENTRY_BYTES / SHARDS / 2;
-        let text_key = self.key(catalog.epoch, |state| state.write(sql));
-        if let Some(verdict) = self.shard(text_key).find(text_key, entries_max) {
+        let half = half_key(&self.one, catalog.epoch, sql);
+        // A text that comes for the first time is not looked for.
+        let text_key =
+            self.was_seen(half).then(|| whole_key(half, half_key(&self.other, catalog.epoch, sql)));
+        if let Some(key) = text_key
+            && let Some(verdict) = self.shard(key).find(key, entries_max)
+        {
             return (verdict, Found::Text);
         }
         let (verdict, found) = self.by_shape(sql, catalog, entries_max);
-        self.shard(text_key).admit(text_key, verdict, entries_max);
+        if let Some(key) = text_key {
+            self.shard(key).put(key, verdict.code(), entries_max);
+        }
         (verdict, found)
     }
 
     fn by_shape(&self, sql: &[u8], catalog: &Catalog, entries_max: usize) -> (Verdict, Found) {
-        let Ok(text) = str::from_utf8(sql) else { return (Verdict::Primary(Reason::NotUtf8), Found::Judged) };
-        let taken = pieces(text, false);
-        if taken.met_backslash || has_constant_that_counts(text) {
+        if !sql.is_ascii() && str::from_utf8(sql).is_err() {
+            return (Verdict::Primary(Reason::NotUtf8), Found::Judged);
+        }
+        let shape = shape(sql);
+        if shape.is_open {
             return (judge(sql, catalog).verdict, Found::Judged);
         }
-        let print = fingerprint(&taken.pieces, &self.other);
-        let key = self.key(catalog.epoch, |state| {
-            state.write_u64(print);
-            state.write_u64(fingerprint(&taken.pieces, &self.one));
-        });
+        let half = half_key(&self.other, catalog.epoch, &shape.bytes);
+        let key = whole_key(half, half_key(&self.one, !catalog.epoch, &shape.bytes));
         if let Some(verdict) = self.shard(key).find(key, entries_max) {
             return (verdict, Found::Shape);
         }
-        let verdict = judge_pieces(text, &taken.pieces, catalog).verdict;
-        self.shard(key).keep(key, verdict, entries_max);
+        let verdict = judge(sql, catalog).verdict;
+        self.shard(key).put(key, verdict.code(), entries_max);
         (verdict, Found::Judged)
+    }
+
+    /// Whether a text with this hash has come before, as far as that is remembered; from now on it has.
+    fn was_seen(&self, half: u64) -> bool {
+        let bit = usize::try_from(half % SEEN_BITS as u64).unwrap_or_default();
+        let Some(word) = self.seen.get(bit / 64) else { return true };
+        let mask = 1 << (bit % 64);
+        if word.load(Ordering::Relaxed) & mask != 0 {
+            return true;
+        }
+        word.fetch_or(mask, Ordering::Relaxed);
+        if self.seen_count.fetch_add(1, Ordering::Relaxed) > SEEN_BITS / 4 {
+            self.seen_count.store(0, Ordering::Relaxed);
+            self.seen.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        false
     }
 
     /// Remembers for a while that a replica has refused a text of this shape.
     pub fn learn(&self, sql: &[u8]) {
-        let Some(shape) = self.shape(sql) else { return };
+        let Some(shape) = self.shape_hash(sql) else { return };
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if refused.len() >= REFUSED_MAX {
@@ -130,7 +155,7 @@ impl Verdicts {
         if self.refused_count.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let Some(shape) = self.shape(sql) else { return false };
+        let Some(shape) = self.shape_hash(sql) else { return false };
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let is_refused = match refused.get(&shape) {
             Some(until) if *until > Instant::now() => true,
@@ -144,11 +169,8 @@ impl Verdicts {
         is_refused
     }
 
-    fn shape(&self, sql: &[u8]) -> Option<u64> {
-        if sql.len() > TEXT_MAX {
-            return None;
-        }
-        Some(fingerprint(&pieces(str::from_utf8(sql).ok()?, false).pieces, &self.one))
+    fn shape_hash(&self, sql: &[u8]) -> Option<u64> {
+        (sql.len() <= TEXT_MAX).then(|| half_key(&self.one, 0, &shape(sql).bytes))
     }
 
     /// How many entries there are.
@@ -157,31 +179,25 @@ impl Verdicts {
         self.shards.iter().map(|shard| lock(shard)).map(|shard| shard.young.len() + shard.old.len()).sum()
     }
 
-    fn key(&self, epoch: u64, write: impl Fn(&mut dyn Hasher)) -> u128 {
-        let half = |hasher: &foldhash::quality::RandomState| {
-            let mut state = hasher.build_hasher();
-            state.write_u64(epoch);
-            write(&mut state);
-            u128::from(state.finish())
-        };
-        half(&self.one) << 64 | half(&self.other)
-    }
-
     fn shard(&self, key: u128) -> MutexGuard<'_, Shard> {
         let index = usize::try_from(key % SHARDS as u128).unwrap_or_default();
         lock(self.shards.get(index).unwrap_or(&self.shards[0]))
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+fn half_key(hasher: &foldhash::quality::RandomState, epoch: u64, bytes: &[u8]) -> u64 {
+    let mut state = hasher.build_hasher();
+    state.write_u64(epoch);
+    state.write(bytes);
+    state.finish()
 }
 
-/// Whether a constant may decide: the name of a setting, or an option of EXPLAIN.
-fn has_constant_that_counts(text: &str) -> bool {
-    let has =
-        |word: &[u8]| text.as_bytes().windows(word.len()).any(|window| window.eq_ignore_ascii_case(word));
-    has(b"current_setting") || has(b"explain")
+fn whole_key(one: u64, other: u64) -> u128 {
+    u128::from(one) << 64 | u128::from(other)
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shard {
@@ -192,30 +208,6 @@ impl Shard {
         let code = self.old.remove(&key)?;
         self.put(key, code, entries_max);
         Some(Verdict::from_code(code))
-    }
-
-    fn keep(&mut self, key: u128, verdict: Verdict, entries_max: usize) {
-        self.put(key, verdict.code(), entries_max);
-    }
-
-    /// Keeps an entry for what comes a second time.
-    fn admit(&mut self, key: u128, verdict: Verdict, entries_max: usize) {
-        if self.seen.is_empty() {
-            self.seen = vec![0; SEEN_BITS / 64];
-        }
-        let bit = usize::try_from((key >> 64) % SEEN_BITS as u128).unwrap_or_default();
-        let Some(word) = self.seen.get_mut(bit / 64) else { return };
-        let mask = 1 << (bit % 64);
-        if *word & mask != 0 {
-            self.put(key, verdict.code(), entries_max);
-            return;
-        }
-        *word |= mask;
-        self.seen_count += 1;
-        if self.seen_count > SEEN_BITS / 4 {
-            self.seen.clear();
-            self.seen_count = 0;
-        }
     }
 
     fn put(&mut self, key: u128, code: u8, entries_max: usize) {
@@ -248,8 +240,8 @@ mod tests {
         let catalog = catalog(1);
         let found = |sql: &str| verdicts.verdict(sql.as_bytes(), &catalog, 1 << 20);
         assert_eq!(found("SELECT lower('a')"), (Verdict::Read, Found::Judged));
-        assert_eq!(found("SELECT lower('b')"), (Verdict::Read, Found::Shape));
-        assert_eq!(found("SELECT lower('b')"), (Verdict::Read, Found::Shape));
+        assert_eq!(found("SELECT lower('b')"), (Verdict::Read, Found::Shape), "the first time");
+        assert_eq!(found("SELECT lower('b')"), (Verdict::Read, Found::Shape), "the second time");
         assert_eq!(found("SELECT lower('b')"), (Verdict::Read, Found::Text));
         let (verdict, _) = found("SELECT nextval('b')");
         assert_eq!(verdict, Verdict::Primary(Reason::VolatileFunction));
@@ -260,7 +252,7 @@ mod tests {
         let verdicts = Verdicts::default();
         assert!(!verdicts.has_refused(b"SELECT f(1)"));
         verdicts.learn(b"SELECT f(1)");
-        assert!(verdicts.has_refused(b"select F( 22 )"));
+        assert!(verdicts.has_refused(b"SELECT f( 22 )"));
         assert!(!verdicts.has_refused(b"SELECT g(1)"));
     }
 

@@ -134,23 +134,19 @@ fn without_semicolon<'p, 'a>(pieces: &'p [Piece<'a>]) -> &'p [Piece<'a>] {
 
 /// A quick look: most texts are none.
 fn may_be_one(sql: &[u8]) -> bool {
-    const WORDS: [(&[u8], &[&[u8]]); 3] = [
-        (b"set", &[b"server", b"primary", b"shard"]),
-        (b"show", &[b"server", b"primary", b"shard", b"route"]),
-        (b"explain", &[b"route"]),
-    ];
     let text = sql.trim_ascii_start();
-    if !matches!(text.first(), Some(b's' | b'S' | b'e' | b'E')) {
-        return false;
-    }
-    let starts = |text: &[u8], word: &[u8]| {
-        text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
+    let Some(first) = text.first_chunk::<3>() else { return false };
+    let (length, seconds): (usize, &[&[u8]]) = match &first.map(|byte| byte.to_ascii_lowercase()) {
+        b"set" => (3, &[b"server", b"primary", b"shard"]),
+        b"sho" => (4, &[b"server", b"primary", b"shard", b"route"]),
+        b"exp" => (7, &[b"route"]),
+        _ => return false,
     };
-    WORDS.iter().any(|(first, seconds)| {
-        let rest = text.get(first.len()..).unwrap_or_default();
-        let second = rest.trim_ascii_start();
-        starts(text, first) && rest.len() > second.len() && seconds.iter().any(|word| starts(second, word))
-    })
+    let rest = text.get(length..).unwrap_or_default();
+    let second = rest.trim_ascii_start();
+    let starts =
+        |word: &&[u8]| second.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    rest.len() > second.len() && seconds.iter().any(starts)
 }
 
 #[cfg(test)]

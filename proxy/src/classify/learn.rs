@@ -94,7 +94,7 @@ enum Stain {
 /// in all the texts only those are kept that stand for something.
 #[derive(Default)]
 struct Web {
-    numbers: HashMap<Object, usize>,
+    numbers: HashMap<Object, usize, foldhash::fast::RandomState>,
     nodes: Vec<Node>,
 }
 

@@ -356,6 +356,12 @@ impl Routing {
         }
     }
 
+    /// Whether the session is one of those, a quarter, that are looked at for the forecast.
+    #[must_use]
+    pub const fn is_sampled(&self) -> bool {
+        self.lot.is_multiple_of(4)
+    }
+
     /// Whether the begin of a transaction may be put off until its first statement is known.
     #[must_use]
     pub fn may_put_off(&self, view: &View, access: Access) -> bool {

@@ -1110,10 +1110,13 @@ fn explain_route_says_where_and_why() {
 #[test]
 fn at_the_first_stage_a_sample_is_judged_and_nothing_moves() {
     let split = Split::of(&CRATE, |config| config.stage = Stage::PoolingOnly);
-    let mut client = split.client();
-    for _ in 0..200 {
-        client.run("SELECT count(*) FROM crate");
-        client.run("UPDATE crate SET qty = qty WHERE id = 1");
+    // One session in four is looked at.
+    for _ in 0..60 {
+        let mut client = split.client();
+        for _ in 0..4 {
+            client.run("SELECT count(*) FROM crate");
+            client.run("UPDATE crate SET qty = qty WHERE id = 1");
+        }
     }
     let report = split.proxy.report().split;
     assert!(report.forecast.get("read").is_some_and(|count| *count > 0), "{report:?}");
