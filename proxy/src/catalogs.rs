@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use pgrouting_contract::split::SplitConfig;
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::auth::users::Credentials;
-use crate::catalog::CatalogCell;
-use crate::catalogs::rows::{FINGERPRINT, findings, queries};
+use crate::catalog::{Catalog, CatalogCell};
+use crate::catalogs::rows::{FINGERPRINT, builtin_queries, findings, queries};
 use crate::classify::learn::learn;
 use crate::fleet::Fleet;
 use crate::server::connect::ConnectError;
@@ -26,6 +27,12 @@ pub mod rows;
 
 /// The longest that one question may take.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is looked at waits for nobody for long.
+const LIMITS: &str = "SET lock_timeout = '1s'; SET statement_timeout = '20s'";
+
+/// How long the catalog of a database is kept fresh when no session uses it any more: clients come and go.
+const KEPT_FOR: Duration = Duration::from_secs(300);
 
 /// The pause before a catalog that could not be read is asked for again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
@@ -41,6 +48,8 @@ pub struct Catalogs {
     settings: Arc<Settings>,
     runtime: Handle,
     known: Mutex<HashMap<String, Arc<CatalogCell>>>,
+    /// What comes with PostgreSQL, by version.
+    bases: Mutex<HashMap<u32, Arc<Catalog>>>,
     epochs: AtomicU64,
 }
 
@@ -50,6 +59,7 @@ struct Reader {
     cell: Arc<CatalogCell>,
     database: String,
     fingerprint: Option<String>,
+    used_at: Instant,
     was_warned: bool,
 }
 
@@ -63,6 +73,7 @@ impl Catalogs {
             settings,
             runtime: Handle::current(),
             known: Mutex::default(),
+            bases: Mutex::default(),
             epochs: AtomicU64::new(1),
         })
     }
@@ -82,6 +93,7 @@ impl Catalogs {
             cell: Arc::clone(&cell),
             database: database.to_owned(),
             fingerprint: None,
+            used_at: Instant::now(),
             was_warned: false,
         };
         self.runtime.spawn(reader.run());
@@ -113,7 +125,9 @@ impl Reader {
         loop {
             let Some(catalogs) = self.catalogs.upgrade() else { return };
             // The registry and this reader hold the cell; when no session does, nobody waits for it.
-            if Arc::strong_count(&self.cell) <= 2 && self.forget(&catalogs) {
+            if Arc::strong_count(&self.cell) > 2 {
+                self.used_at = Instant::now();
+            } else if self.forget(&catalogs) {
                 return;
             }
             if !self.cell.is_wanted() {
@@ -147,6 +161,9 @@ impl Reader {
 
     /// Leaves the registry, unless somebody has just come.
     fn forget(&self, catalogs: &Catalogs) -> bool {
+        if self.used_at.elapsed() < KEPT_FOR {
+            return false;
+        }
         let mut known = catalogs.known.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::strong_count(&self.cell) > 2 {
             return false;
@@ -196,13 +213,17 @@ impl Reader {
         if self.cell.epoch() != 0 && self.fingerprint.as_ref() == Some(&fingerprint) {
             return Ok(true);
         }
+        connection.run(LIMITS).await?;
+        let base = base(catalogs, connection).await?;
         let mut answers = Vec::new();
         for sql in queries(connection.major_version()) {
             answers.push(connection.run(&sql).await?);
         }
         let epoch = catalogs.epochs.fetch_add(1, Ordering::Relaxed);
         let version = connection.major_version() * 10_000;
-        let catalog = tokio::task::spawn_blocking(move || learn(&findings(version, answers, &split), epoch));
+        let catalog = tokio::task::spawn_blocking(move || {
+            learn(&findings(version, answers, &split), Some(&base), epoch)
+        });
         let Ok(catalog) = catalog.await else {
             return Err(ConnectError::Protocol("the catalog is not understood"));
         };
@@ -211,4 +232,24 @@ impl Reader {
         self.fingerprint = Some(fingerprint);
         Ok(self.cell.publish(catalog, revisions))
     }
+}
+
+/// What comes with PostgreSQL of this connection's version; it is asked for once.
+async fn base(catalogs: &Catalogs, connection: &mut ServerConnection) -> Result<Arc<Catalog>, ConnectError> {
+    let version = connection.major_version();
+    let bases = || catalogs.bases.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(base) = bases().get(&version) {
+        return Ok(Arc::clone(base));
+    }
+    let mut answers = Vec::new();
+    for sql in builtin_queries() {
+        answers.push(connection.run(&sql).await?);
+    }
+    let learnt = tokio::task::spawn_blocking(move || {
+        learn(&findings(version * 10_000, answers, &SplitConfig::default()), None, 0)
+    });
+    let Ok(base) = learnt.await else { return Err(ConnectError::Protocol("the catalog is not understood")) };
+    let base = Arc::new(base);
+    bases().insert(version, Arc::clone(&base));
+    Ok(base)
 }

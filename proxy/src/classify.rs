@@ -16,6 +16,7 @@ pub mod learn;
 pub mod lexer;
 pub mod pieces;
 pub mod plain;
+pub mod plpgsql;
 pub mod reading;
 pub mod shape;
 pub mod tags;

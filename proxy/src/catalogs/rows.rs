@@ -27,7 +27,18 @@ pub const FINGERPRINT: &str = "SELECT pg_catalog.concat_ws(',', \
 /// Objects that PostgreSQL makes itself have lower numbers.
 const FIRST_USER_OID: u32 = 16_384;
 
-/// What is asked, in the order in which [`findings`] reads it.
+/// What is asked of the objects that come with PostgreSQL, once for each version; as [`findings`] reads it.
+#[must_use]
+pub fn builtin_queries() -> [String; 2] {
+    let relations = format!(
+        "SELECT c.relname, c.relkind, c.relpersistence, pg_catalog.pg_get_viewdef(c.oid), NULL \
+         FROM pg_catalog.pg_class c WHERE c.relkind = 'v' AND c.oid < {FIRST_USER_OID}"
+    );
+    [functions(&format!("p.oid < {FIRST_USER_OID}"), "''"), relations]
+}
+
+/// What is asked of all others, in the order in which [`findings`] reads it. Views are asked about by what their stored
+/// trees refer to: to put one into words, PostgreSQL locks its tables, and would wait for whoever alters one.
 #[must_use]
 pub fn queries(major_version: u32) -> [String; 4] {
     let body = if major_version >= 14 {
@@ -35,26 +46,59 @@ pub fn queries(major_version: u32) -> [String; 4] {
     } else {
         "p.prosrc"
     };
-    let functions = format!(
-        "SELECT p.proname, p.oid < {FIRST_USER_OID}, p.provolatile = 'v', \
-         p.pronargs - p.pronargdefaults <= 1 AND (p.pronargs >= 1 OR p.provariadic <> 0), l.lanname, \
-         CASE WHEN p.oid >= {FIRST_USER_OID} AND l.lanname IN ('sql', 'plpgsql', 'internal') THEN {body} ELSE '' END \
-         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang \
-         WHERE p.prokind <> 'p' AND p.prorettype NOT IN ('pg_catalog.trigger'::pg_catalog.regtype, \
-         'pg_catalog.event_trigger'::pg_catalog.regtype)"
-    );
-    let relations = "SELECT c.relname, c.relkind, c.relpersistence, \
-         CASE WHEN c.relkind = 'v' THEN pg_catalog.pg_get_viewdef(c.oid) END, NULL FROM pg_catalog.pg_class c \
-         WHERE c.relpersistence <> 't' AND (c.relkind IN ('v', 'f', 'S') OR (c.relpersistence = 'u' AND c.relkind IN ('r', 'p', 'm'))) \
+    let body = format!("CASE WHEN l.lanname IN ('sql', 'plpgsql', 'internal') THEN {body} ELSE '' END");
+    let relations = format!(
+        "SELECT c.relname, c.relkind::text, c.relpersistence::text, NULL, NULL FROM pg_catalog.pg_class c \
+         WHERE c.oid >= {FIRST_USER_OID} AND c.relpersistence <> 't' AND (c.relkind IN ('f', 'S') \
+         OR (c.relpersistence = 'u' AND c.relkind IN ('r', 'p', 'm'))) \
+         UNION ALL \
+         SELECT c.relname, 'v', CASE WHEN r.ev_action::text ~ ':(hasForUpdate|hasModifyingCTE) true' THEN 'u' ELSE 'p' END, \
+         NULL, NULL FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class \
+         WHERE c.relkind = 'v' AND r.ev_type = '1' AND c.oid >= {FIRST_USER_OID} AND c.relpersistence <> 't' \
          UNION ALL \
          SELECT c.relname, 'r', 'p', NULL, pg_catalog.string_agg('(' || pg_catalog.pg_get_expr(p.polqual, p.polrelid) || ')', ' AND ') \
          FROM pg_catalog.pg_policy p JOIN pg_catalog.pg_class c ON c.oid = p.polrelid \
          WHERE p.polqual IS NOT NULL AND c.relrowsecurity GROUP BY c.oid, c.relname"
-        .to_owned();
+    );
     let checks = "SELECT t.typname, pg_catalog.pg_get_constraintdef(c.oid) FROM pg_catalog.pg_constraint c \
-         JOIN pg_catalog.pg_type t ON t.oid = c.contypid WHERE c.contype = 'c'"
+         JOIN pg_catalog.pg_type t ON t.oid = c.contypid WHERE c.contype = 'c' AND c.oid >= 16384"
         .to_owned();
-    [functions, relations, checks, uses()]
+    [functions(&format!("p.oid >= {FIRST_USER_OID}"), &body), relations, checks, uses()]
+}
+
+fn functions(which: &str, body: &str) -> String {
+    format!(
+        "SELECT p.proname, p.oid < {FIRST_USER_OID}, p.provolatile = 'v', \
+         p.pronargs - p.pronargdefaults <= 1 AND (p.pronargs >= 1 OR p.provariadic <> 0), l.lanname, {body} \
+         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang \
+         WHERE {which} AND p.prokind <> 'p' AND p.prorettype NOT IN ('pg_catalog.trigger'::pg_catalog.regtype, \
+         'pg_catalog.event_trigger'::pg_catalog.regtype)"
+    )
+}
+
+/// What the stored trees of views refer to.
+fn uses_of_views() -> [String; 4] {
+    let of = |fields: &str, kind: &str, name: &str, table: &str, condition: &str| {
+        format!(
+            "SELECT 'r', c.relname, '{kind}', q.{name} FROM pg_catalog.pg_rewrite r \
+             JOIN pg_catalog.pg_class c ON c.oid = r.ev_class \
+             CROSS JOIN LATERAL pg_catalog.regexp_matches(r.ev_action::text, ':(?:{fields}) ([0-9]+)', 'g') m \
+             JOIN pg_catalog.{table} q ON q.oid = m[1]::oid \
+             WHERE c.relkind = 'v' AND r.ev_type = '1' AND c.oid >= {FIRST_USER_OID} AND c.relpersistence <> 't' {condition}"
+        )
+    };
+    [
+        of("funcid|opfuncid|aggfnoid|winfnoid|tsmhandler", "f", "proname", "pg_proc", ""),
+        of("relid", "r", "relname", "pg_class", ""),
+        of("opno|eqop|sortop", "o", "oprname", "pg_operator", "AND q.oid >= 16384"),
+        of(
+            "resulttype|funcresulttype|consttype|vartype|aggtype",
+            "t",
+            "typname",
+            "pg_type",
+            "AND q.oid >= 16384",
+        ),
+    ]
 }
 
 /// Who uses whom: kinds f, r, t, o for functions, relations, types, operators.
@@ -114,6 +158,9 @@ fn uses() -> String {
          JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE p.relkind IN ('r', 'p')"
             .to_owned(),
     ]
+    .into_iter()
+    .chain(uses_of_views())
+    .collect::<Vec<_>>()
     .join(" UNION ")
 }
 
@@ -165,6 +212,8 @@ fn relation(row: Vec<Option<String>>) -> Option<Relation> {
     let class = match kind.as_str() {
         "f" => Some(RelationClass::Foreign),
         "S" => Some(RelationClass::Sequence),
+        // It locks or writes.
+        "v" if persistence == "u" => Some(RelationClass::View),
         _ if persistence == "u" => Some(RelationClass::Unlogged),
         _ => None,
     };

@@ -10,6 +10,7 @@ use crate::catalog::{Catalog, FunctionClass, Named, RelationClass};
 use crate::classify::decide::statements;
 use crate::classify::functions::{builtin, grammar, is_harmless, is_server_setting};
 use crate::classify::pieces::{Item, Piece, pieces};
+use crate::classify::plpgsql::only_reads;
 use crate::classify::reading::{Mention, prove, prove_expression};
 use crate::classify::verdict::Reason;
 
@@ -104,11 +105,17 @@ struct Node {
     users: Vec<usize>,
 }
 
-/// Makes the catalog.
+/// Makes the catalog, on top of one that was made of other objects before.
 #[must_use]
-pub fn learn(findings: &Findings, epoch: u64) -> Catalog {
+pub fn learn(findings: &Findings, base: Option<&Catalog>, epoch: u64) -> Catalog {
     let mut web = Web::default();
     let mut attributes: Vec<&str> = Vec::new();
+    for (name, named) in base.iter().flat_map(|base| &base.names) {
+        web.know_again(name, named);
+        if named.is_attribute {
+            attributes.push(name);
+        }
+    }
     for function in &findings.functions {
         web.know(Object::Function(function.name.clone()), None);
         if function.takes_one {
@@ -177,6 +184,24 @@ impl Web {
         }
         if let Some(node) = self.nodes.get_mut(number) {
             node.stain = node.stain.or(stain);
+        }
+    }
+
+    /// Knows what a catalog knows.
+    fn know_again(&mut self, name: &str, named: &Named) {
+        if let Some(class) = named.function {
+            let stain = match class {
+                FunctionClass::Safe | FunctionClass::Setting => None,
+                FunctionClass::Volatile => Some(Stain::Volatile),
+                FunctionClass::ServerState => Some(Stain::ServerState),
+            };
+            self.know(Object::Function(name.to_owned()), stain);
+        }
+        if let Some(class) = named.relation {
+            self.know(Object::Relation(name.to_owned()), Some(Stain::Relation(class)));
+        }
+        if named.is_unsafe_type {
+            self.know(Object::Type(name.to_owned()), Some(Stain::Volatile));
         }
     }
 
@@ -341,155 +366,6 @@ fn read_sql(function: &Function, object: &Object, web: &mut Web) -> bool {
 fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     let (first, rest) = text.split_at_checked(word.len())?;
     (first.eq_ignore_ascii_case(word) && rest.starts_with(char::is_whitespace)).then_some(rest)
-}
-
-/// Whether a body in PL/pgSQL has no statement but those that compute, read and control
-/// (<https://www.postgresql.org/docs/current/plpgsql-statements.html>).
-fn only_reads(pieces: &[Piece<'_>]) -> bool {
-    let mut start = Start::Statement;
-    let mut declares = false;
-    for (index, piece) in pieces.iter().enumerate() {
-        let next = pieces.get(index + 1).map(|piece| &piece.item);
-        let was = std::mem::replace(
-            &mut start,
-            if piece.item == Item::Symbol(b';') { Start::Statement } else { Start::None },
-        );
-        let Item::Word(word) = &piece.item else {
-            if was == Start::Statement
-                && !declares
-                && matches!(piece.item, Item::Name(_))
-                && !is_assigned(next)
-            {
-                return false;
-            }
-            continue;
-        };
-        let follows_dot =
-            index.checked_sub(1).and_then(|i| pieces.get(i)).is_some_and(|p| p.item == Item::Symbol(b'.'));
-        let word = &**word;
-        let locks = word == "for"
-            && matches!(next, Some(Item::Word(next)) if matches!(&**next, "share" | "no" | "key" | "update"));
-        if locks || (ACTING.contains(&word) && !follows_dot) {
-            return false;
-        }
-        let is_fine = match was {
-            Start::None => true,
-            _ if declares || is_assigned(next) => true,
-            Start::Statement => READING.binary_search(&word).is_ok(),
-            Start::StatementOrExpression => !COMMANDS.contains(&word),
-        };
-        if !is_fine {
-            return false;
-        }
-        match word {
-            "declare" => declares = true,
-            "begin" => declares = false,
-            _ => {}
-        }
-        let ends = index
-            .checked_sub(1)
-            .and_then(|i| pieces.get(i))
-            .is_some_and(|p| p.item == Item::Word("end".into()));
-        match word {
-            "loop" if ends => {}
-            "begin" | "loop" | "declare" => start = Start::Statement,
-            "then" | "else" => start = Start::StatementOrExpression,
-            _ => {}
-        }
-    }
-    true
-}
-
-/// What a word in a body may begin.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
-    /// Nothing.
-    None,
-    /// A statement.
-    Statement,
-    /// A statement, or what a CASE in an expression gives.
-    StatementOrExpression,
-}
-
-/// Words that begin statements of PL/pgSQL that do not act by themselves.
-const READING: [&str; 28] = [
-    "assert",
-    "begin",
-    "case",
-    "close",
-    "continue",
-    "declare",
-    "else",
-    "elseif",
-    "elsif",
-    "end",
-    "exception",
-    "exit",
-    "fetch",
-    "for",
-    "foreach",
-    "get",
-    "if",
-    "loop",
-    "move",
-    "null",
-    "open",
-    "perform",
-    "raise",
-    "return",
-    "select",
-    "when",
-    "while",
-    "with",
-];
-
-/// Words that make a body act wherever they stand.
-const ACTING: [&str; 7] = ["insert", "update", "delete", "merge", "execute", "truncate", "copy"];
-
-/// Words that begin other commands of SQL.
-const COMMANDS: [&str; 33] = [
-    "abort",
-    "alter",
-    "analyse",
-    "analyze",
-    "call",
-    "checkpoint",
-    "cluster",
-    "comment",
-    "commit",
-    "create",
-    "deallocate",
-    "discard",
-    "do",
-    "drop",
-    "grant",
-    "import",
-    "listen",
-    "load",
-    "lock",
-    "notify",
-    "prepare",
-    "reassign",
-    "refresh",
-    "reindex",
-    "release",
-    "reset",
-    "revoke",
-    "rollback",
-    "savepoint",
-    "security",
-    "set",
-    "unlisten",
-    "vacuum",
-];
-
-/// Whether what follows a name makes it the target of an assignment, or a label of one.
-fn is_assigned(next: Option<&Item<'_>>) -> bool {
-    match next {
-        Some(Item::Symbol(b':' | b'.' | b'[')) => true,
-        Some(Item::Operator(operator)) => operator.starts_with('=') || operator.starts_with(">>"),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -47,9 +47,11 @@ impl Split {
             report.servers.iter().any(|s| s.role == pgrouting_contract::report::Role::Replica).then_some(())
         });
         if this.proxy.config.pooling.mode == PoolMode::Transaction {
-            // Asks for the catalog.
-            this.client().run("SELECT 1");
-            this.settle();
+            // Asks for the catalog, which at another stage not every session does.
+            if this.proxy.config.stage == Stage::Split {
+                this.client().run("SELECT 1");
+                this.settle();
+            }
         }
         this
     }

@@ -18,7 +18,7 @@ fn builtin_function(name: &str, is_volatile: bool) -> Function {
 fn class(functions: Vec<Function>, name: &str) -> FunctionClass {
     let mut all = vec![builtin_function("nextval", true), builtin_function("lower", false)];
     all.extend(functions);
-    learn(&Findings { functions: all, ..Findings::default() }, 1).find(name).function.unwrap()
+    learn(&Findings { functions: all, ..Findings::default() }, None, 1).find(name).function.unwrap()
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn views_types_and_operators_take_after_what_they_use() {
         checks: vec![("positive".to_owned(), "CHECK ((VALUE > 0))".to_owned())],
         ..Findings::default()
     };
-    let catalog = learn(&findings, 7);
+    let catalog = learn(&findings, None, 7);
     for (name, expected) in [
         ("plain_view", None),
         ("counting", Some(RelationClass::View)),
@@ -118,4 +118,27 @@ fn views_types_and_operators_take_after_what_they_use() {
     assert_eq!(*catalog.operators, ["<!>".into()]);
     assert!(catalog.find("nextval").is_attribute);
     assert_eq!(catalog.epoch, 7);
+}
+
+#[test]
+fn what_was_learnt_before_counts() {
+    let builtin = Findings {
+        functions: vec![builtin_function("nextval", true), builtin_function("lower", false)],
+        relations: vec![Relation {
+            name: "pg_locks".to_owned(),
+            class: Some(RelationClass::View),
+            definition: None,
+        }],
+        ..Findings::default()
+    };
+    let base = learn(&builtin, None, 0);
+    let own = Findings {
+        functions: vec![function("f", false, "sql", "SELECT nextval('s')")],
+        ..Findings::default()
+    };
+    let catalog = learn(&own, Some(&base), 3);
+    assert_eq!(catalog.find("f").function, Some(FunctionClass::Volatile));
+    assert_eq!(catalog.find("lower").function, Some(FunctionClass::Safe));
+    assert_eq!(catalog.find("pg_locks").relation, Some(RelationClass::View));
+    assert!(catalog.find("nextval").is_attribute && catalog.find("f").is_attribute);
 }
