@@ -154,7 +154,7 @@ impl Session {
         let lease = match self.kept.take() {
             Some((_, lease)) => {
                 self.client.routing.gate = Gate::default();
-                self.client.routing.last = Some((Arc::clone(&lease.pool().name), Why::Pinned));
+                self.client.routing.last = Some((Some(Arc::clone(&lease.pool().name)), Why::Pinned));
                 self.tenancy.worker.metrics.count_route(true, Why::Pinned);
                 lease
             }
@@ -191,8 +191,7 @@ impl Session {
     /// Decides where the transaction goes that begins with the request at hand.
     fn decide(&mut self) {
         self.tenancy.look_at_view();
-        let view = Arc::clone(self.tenancy.view());
-        let is_split = view.active.config.stage >= Stage::Split;
+        let is_split = self.tenancy.view().active.config.stage >= Stage::Split;
         let is_judged = is_split || (self.client.routing.is_sampled() && self.tenancy.worker.is_sampled());
         if !is_judged {
             let side = if self.tenancy.access == Access::ReadOnly { Side::Replica } else { Side::Primary };
@@ -202,6 +201,7 @@ impl Session {
             self.tenancy.aim = self.decision.aim;
             return;
         }
+        let view = Arc::clone(self.tenancy.view());
         let client = &mut self.client;
         client.routing.judge.cache_bytes = view.active.config.split.verdict_cache_bytes;
         client.routing.judge.refresh();
@@ -263,7 +263,9 @@ impl Session {
             && !is_at_primary;
         self.tenancy.worker.metrics.count_route(is_at_primary, self.decision.why);
         let routing = &mut self.client.routing;
-        routing.last = Some((self.tenancy.server_name(), self.decision.why));
+        // At a stage that does not split it is always the primary, whose name need not be kept.
+        let name = (self.decision.why != Why::Stage).then(|| self.tenancy.server_name());
+        routing.last = Some((name, self.decision.why));
         routing.begin(is_watched, &self.decision);
         if !is_watched {
             routing.rescue.disarm();
@@ -274,13 +276,13 @@ impl Session {
         let mut is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
         self.cancel.begin(lease.peer, &lease.cancel_key, is_preparing);
         self.tenancy.worker.metrics.clients_active.add_one();
-        let view = Arc::clone(self.tenancy.view());
+        let view = self.tenancy.view();
         let mut exchange = Exchange {
             client: &mut self.client,
             server: &mut lease,
             statements: &self.tenancy.context.statements,
             limits: self.tenancy.limits,
-            view: &view,
+            view,
             seen: Seen::default(),
             is_begun: false,
         };

@@ -176,8 +176,12 @@ fn run(command: &Command, routing: &mut Routing, view: &View) -> Result<Answer, 
         }
         Command::ShowShard => Answer::one(columns, "0"),
         Command::ShowRoute => {
-            let rows =
-                routing.last.iter().map(|(server, why)| vec![server.to_string(), why.as_str().to_owned()]);
+            let primary =
+                view.topology.primary().and_then(|index| view.pools.get(index)).map(|pool| &*pool.name);
+            let rows = routing.last.iter().map(|(server, why)| {
+                let name = server.as_deref().or(primary).unwrap_or_default();
+                vec![name.to_owned(), why.as_str().to_owned()]
+            });
             Answer { columns, rows: rows.collect(), tag: "SHOW".to_owned() }
         }
         Command::ExplainRoute(sql) => {

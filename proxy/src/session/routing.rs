@@ -101,8 +101,8 @@ pub struct Routing {
     pub primary_reads: Option<bool>,
     /// What it may read.
     pub floor: Floor,
-    /// How the last transaction went: the server's name and why.
-    pub last: Option<(Arc<str>, Why)>,
+    /// How the last transaction went: the server's name, the primary's where there is none, and why.
+    pub last: Option<(Option<Arc<str>>, Why)>,
     /// What is kept to run a request on the primary that a replica refuses.
     pub rescue: Rescue,
     /// What may be sent to the server of this exchange.
