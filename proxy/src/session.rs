@@ -43,6 +43,7 @@ pub mod forward;
 pub mod gate;
 pub mod greeting;
 pub mod judge;
+pub mod named_commands;
 pub mod outdated;
 pub mod prepared;
 pub mod refusal;

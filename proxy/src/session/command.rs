@@ -1,7 +1,5 @@
 //! Commands that the proxy answers itself, in the simple and in the extended protocol.
 
-use std::collections::HashMap;
-
 use crate::classify::blocks::{Boundary, boundary};
 use crate::classify::commands::{Command, RoleValue, command};
 use crate::classify::verdict::Verdict;
@@ -9,6 +7,7 @@ use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
 use crate::route::{Access, ServerRole};
 use crate::session::client::Client;
+use crate::session::named_commands::NamedCommands;
 use crate::session::request::client_header;
 use crate::session::routing::Routing;
 use crate::wire::backend::{
@@ -45,13 +44,6 @@ fn command_of(sql: &[u8], lazy: Lazy) -> Option<Command> {
         (Lazy::End, Some(Boundary::Rollback)) => Some(Command::End("ROLLBACK")),
         _ => command(sql),
     }
-}
-
-/// Commands under the names that a client has prepared and bound them by.
-#[derive(Debug, Default)]
-pub struct Prepared {
-    statements: HashMap<Vec<u8>, Command>,
-    portals: HashMap<Vec<u8>, Command>,
 }
 
 /// Prepared commands of one client that are kept.
@@ -299,7 +291,7 @@ fn batch_of_commands(client: &mut Client, lazy: Lazy) -> Option<usize> {
     is_ours.then_some(at)
 }
 
-impl Prepared {
+impl NamedCommands {
     /// Answers one message.
     fn take(
         &mut self,

@@ -15,8 +15,8 @@ use crate::fleet::View;
 use crate::positions::reachable;
 use crate::route::{Access, Aim, Question, ServerRole, Side, Why, admits, side};
 use crate::server::settings::Settings;
-use crate::session::command::Prepared;
 use crate::session::judge::{Judge, Segment, shape};
+use crate::session::named_commands::NamedCommands;
 use crate::session::prepared::ClientStatements;
 use crate::session::rescue::Rescue;
 
@@ -92,7 +92,7 @@ pub struct Routing {
     /// Settings of the client that count, and the settings that they were read from.
     wishes: Option<(Arc<Settings>, Wishes)>,
     /// The commands that it has prepared.
-    pub prepared: Option<Box<Prepared>>,
+    pub prepared: Option<Box<NamedCommands>>,
     /// A transaction that has begun for the client and at no server yet: what begins it.
     put_off: Option<&'static str>,
     /// What begins the transaction that is open at a server that only takes reads, so that it can move.
