@@ -34,7 +34,12 @@ pub fn builtin_queries() -> [String; 2] {
         "SELECT c.relname, c.relkind, c.relpersistence, pg_catalog.pg_get_viewdef(c.oid), NULL \
          FROM pg_catalog.pg_class c WHERE c.relkind = 'v' AND c.oid < {FIRST_USER_OID}"
     );
-    [functions(&format!("p.oid < {FIRST_USER_OID}"), "''"), relations]
+    // A type's name before one value in parentheses is a cast.
+    let types = format!(
+        " UNION ALL SELECT t.typname, true, false, false, 'internal', '' FROM pg_catalog.pg_type t \
+         WHERE t.oid < {FIRST_USER_OID} AND t.typtype IN ('b', 'r', 'm')"
+    );
+    [functions(&format!("p.oid < {FIRST_USER_OID}"), "''") + &types, relations]
 }
 
 /// What is asked of all others, in the order in which [`findings`] reads it. Views are asked about by what their stored

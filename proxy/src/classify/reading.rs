@@ -373,7 +373,7 @@ impl<'p, 'a> Body<'p, 'a, '_> {
         let before = first.checked_sub(1);
         match self.item(before) {
             Some(Item::Word(word)) => match &**word {
-                "as" | "with" | "recursive" => false,
+                "as" | "with" | "recursive" | "into" => false,
                 word => class_of(word) != WordClass::Name || is_soft(word),
             },
             Some(Item::Name(_)) => false,

@@ -171,9 +171,10 @@ const WORDS: [(&str, WordClass); 151] = [
 ];
 
 /// Words that stand before an expression, or a parenthesis, though they are names elsewhere.
-const SOFT: [&str; 26] = [
+const SOFT: [&str; 28] = [
     "by",
     "columns",
+    "conflict",
     "cube",
     "escape",
     "exclude",
@@ -192,6 +193,7 @@ const SOFT: [&str; 26] = [
     "repeatable",
     "rollup",
     "rows",
+    "second",
     "sets",
     "ties",
     "uescape",

@@ -176,7 +176,7 @@ impl Play {
         let Some(answer) = self.ask(&sql) else { return };
         let (server, why) = self.last_route();
         let is_on_replica = server == "two";
-        let wrote = self.wrote_since(&before);
+        let wrote = self.wrote_since(&before).is_some();
         if is_session_statement(&sql) && is_outside {
             let _ = ask(self.side(), &query(&sql));
         }
@@ -236,18 +236,18 @@ impl Play {
     }
 
     /// Whether the log has records since then that are not housekeeping.
-    fn wrote_since(&mut self, before: &str) -> bool {
+    fn wrote_since(&mut self, before: &str) -> Option<String> {
         let after = self.position();
         if after == before {
-            return false;
+            return None;
         }
         let sql = format!(
-            "SELECT count(*) FROM pg_get_wal_records_info_till_end_of_wal('{before}') \
+            "SELECT string_agg(DISTINCT resource_manager || ' ' || record_type, ', ') FROM pg_get_wal_records_info_till_end_of_wal('{before}') \
              WHERE start_lsn >= '{before}' AND NOT (resource_manager IN ('Standby', 'XLOG', 'CLOG') \
              OR record_type IN ('PRUNE', 'VISIBLE', 'FREEZE_PAGE', 'VACUUM'))"
         );
         let answer = self.walinspect.try_query(&sql);
-        answer.column().first().is_none_or(|count| count != "0")
+        answer.rows().into_iter().next()?.into_iter().next()?
     }
 
     /// Waits until the standby shows what the primary has, and the proxy knows the catalog.
@@ -273,7 +273,8 @@ impl Play {
         const STATE: &str = "SELECT concat_ws(',', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), \
              (SELECT count(*) FROM pg_prepared_statements), (SELECT count(*) FROM pg_cursors), \
              (SELECT count(*) FROM pg_listening_channels()), \
-             (SELECT md5(string_agg(concat(name, setting), ',' ORDER BY name)) FROM pg_settings))";
+             (SELECT md5(string_agg(concat(name, setting), ',' ORDER BY name)) FROM pg_settings \
+             WHERE name NOT LIKE 'plpgsql.%'))";
         let state = self.side().try_query(STATE).column();
         let before = self.position();
         let Some(_) = ask(self.side(), &query(sql)) else {
@@ -281,8 +282,8 @@ impl Play {
             return None;
         };
         let after = self.side().try_query(STATE).column();
-        if self.wrote_since(&before) {
-            return Some("it writes".to_owned());
+        if let Some(records) = self.wrote_since(&before) {
+            return Some(format!("it writes {records}"));
         }
         (state != after).then(|| format!("state {state:?} became {after:?}"))
     }

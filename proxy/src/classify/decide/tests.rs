@@ -89,6 +89,8 @@ fn reads_are_proved() {
         "EXPLAIN UPDATE t SET a = 1",
         "EXPLAIN (ANALYZE false, COSTS off) INSERT INTO t VALUES (1)",
         "EXPLAIN SELECT 1 FROM t FOR UPDATE",
+        "EXPLAIN INSERT INTO t (a, b) VALUES (1, 2) ON CONFLICT (a) DO UPDATE SET b = excluded.b",
+        "SELECT interval '1 2:03' day to second(2)",
         "COPY t TO STDOUT",
         "COPY s.t (a, b) TO STDOUT WITH (FORMAT csv)",
         "COPY (SELECT id FROM crate WHERE id=2) TO STDOUT",
