@@ -252,7 +252,7 @@ impl Session {
     fn note_site(&self) {
         let application_name = self.client.state.settings.value(APPLICATION_NAME).unwrap_or_default();
         if let Some(sql) = first_text(&self.client.inbox, &self.client.statements) {
-            self.tenancy.context.sites.count(application_name, &sql);
+            self.tenancy.context.sites.count(application_name, sql);
         }
     }
 

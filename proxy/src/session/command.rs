@@ -8,7 +8,7 @@ use crate::fleet::View;
 use crate::route::{Access, ServerRole};
 use crate::session::client::Client;
 use crate::session::named_commands::NamedCommands;
-use crate::session::request::client_header;
+use crate::session::request::{client_header, messages};
 use crate::session::routing::Routing;
 use crate::wire::backend::{
     BIND_COMPLETE_MESSAGE, CLOSE_COMPLETE_MESSAGE, NO_DATA_MESSAGE, PARSE_COMPLETE_MESSAGE,
@@ -17,7 +17,7 @@ use crate::wire::backend::{
 use crate::wire::codec::split_cstr;
 use crate::wire::frame::{HEADER_LEN, Header};
 use crate::wire::frontend::{
-    BIND, CLOSE, DESCRIBE, EXECUTE, FLUSH, PARSE, QUERY, SYNC, Target, bind_names, parse, target,
+    BIND, CLOSE, DESCRIBE, EXECUTE, FLUSH, PARSE, QUERY, SYNC, Target, bind_names, parse, query_text, target,
 };
 use crate::wire::sqlstate;
 
@@ -70,7 +70,7 @@ pub fn take(client: &mut Client, view: &View, access: Access) -> bool {
     let Some(message) = client.inbox.get(..header.total) else { return false };
     match header.kind {
         QUERY => {
-            let Some(command) = command_of(text(message), lazy) else { return false };
+            let Some(command) = command_of(query_text(message), lazy) else { return false };
             let mut out = Vec::new();
             answer_query(&command, &mut client.routing, view, &mut out);
             put_ready(&mut out, client.routing.status());
@@ -81,11 +81,6 @@ pub fn take(client: &mut Client, view: &View, access: Access) -> bool {
         PARSE | BIND | DESCRIBE | CLOSE => take_batch(client, view, lazy),
         _ => false,
     }
-}
-
-fn text(query: &[u8]) -> &[u8] {
-    let text = query.get(HEADER_LEN..).unwrap_or_default();
-    text.strip_suffix(b"\0").unwrap_or(text)
 }
 
 /// What the simple protocol answers, but for the end.
@@ -224,17 +219,17 @@ fn take_batch(client: &mut Client, view: &View, lazy: Lazy) -> bool {
     let Some(length) = batch_of_commands(client, lazy) else { return false };
     let batch = client.inbox.get(..length).unwrap_or_default().to_vec();
     let mut prepared = client.routing.prepared.take().unwrap_or_default();
-    let mut rest = &batch[..];
     let mut out = Vec::new();
     let mut is_skipping = false;
-    while let Ok(Some(header)) = client_header(rest, usize::MAX) {
-        let Some((message, after)) = rest.split_at_checked(header.total) else { break };
-        rest = after;
+    for (header, message) in messages(&batch) {
         if header.kind == SYNC {
             prepared.portals.clear();
             put_ready(&mut out, client.routing.status());
-        } else if !is_skipping {
-            is_skipping = prepared.take(message, header, lazy, &mut client.routing, view, &mut out).is_err();
+        } else if !is_skipping
+            && let Err(error) = prepared.answer(message, header, lazy, &mut client.routing, view, &mut out)
+        {
+            error.put(&mut out);
+            is_skipping = true;
         }
     }
     client.is_skipping = is_skipping && batch.get(batch.len().wrapping_sub(HEADER_LEN)) == Some(&FLUSH);
@@ -245,8 +240,7 @@ fn take_batch(client: &mut Client, view: &View, lazy: Lazy) -> bool {
 }
 
 fn parsed_command(parse_message: &[u8], lazy: Lazy) -> Option<Command> {
-    let (sql, _) = split_cstr(parse(parse_message)?.definition)?;
-    command_of(sql, lazy)
+    command_of(parse(parse_message)?.text()?, lazy)
 }
 
 /// The length of the batch at the front, if it is about commands only. A statement that is none takes its name back.
@@ -293,19 +287,6 @@ fn batch_of_commands(client: &mut Client, lazy: Lazy) -> Option<usize> {
 
 impl NamedCommands {
     /// Answers one message.
-    fn take(
-        &mut self,
-        message: &[u8],
-        header: Header,
-        lazy: Lazy,
-        routing: &mut Routing,
-        view: &View,
-        out: &mut Vec<u8>,
-    ) -> Result<(), ()> {
-        let answered = self.answer(message, header, lazy, routing, view, out);
-        answered.map_err(|error| error.put(out))
-    }
-
     fn answer(
         &mut self,
         message: &[u8],

@@ -16,12 +16,12 @@ use crate::session::gate::{begin_put_off, may_pass, take_command};
 use crate::session::refusal::{Limits, REFUSED_BY_ANY_SERVER, refuse_parse, reject_pin, rejection};
 use crate::session::request::{RequestFault, client_header, is_streamed};
 use crate::transaction::TransactionStatus;
-use crate::wire::codec::{put_cstr, split_cstr};
+use crate::wire::codec::put_cstr;
 use crate::wire::frame::{HEADER_LEN, Header};
 use crate::wire::frontend::{
     BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
     SYNC, TERMINATE, Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse,
-    put_query, target,
+    put_query, query_text, target,
 };
 use crate::wire::sqlstate;
 
@@ -200,7 +200,7 @@ fn take(
 /// Takes a message of a client that has its connection for itself: names are its own.
 fn take_as_it_is(client: &mut Client, server: &mut ServerConnection, message: &[u8], kind: u8) {
     if kind == PARSE
-        && let Some((sql, _)) = parse(message).and_then(|parsed| split_cstr(parsed.definition))
+        && let Some(sql) = parse(message).and_then(|parsed| parsed.text())
     {
         client.state.note(&touches(sql), sql);
     }
@@ -280,8 +280,7 @@ fn note_query(
         client.state.note_unread();
         return Ok(false);
     }
-    let sql = message.get(HEADER_LEN..).unwrap_or_default();
-    let sql = sql.strip_suffix(b"\0").unwrap_or(sql);
+    let sql = query_text(message);
     if client.routing.gate.is_proved() {
         return Ok(false);
     }
@@ -310,7 +309,7 @@ fn take_parse(
 ) -> Option<()> {
     let parsed = parse(message)?;
     if limits.rejects_pins {
-        let (sql, _) = split_cstr(parsed.definition)?;
+        let sql = parsed.text()?;
         if let Some(error) = reject_pin(client, limits, &touches(sql)) {
             refuse_parse(server, &error);
             return Some(());

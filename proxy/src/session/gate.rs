@@ -11,7 +11,9 @@ use crate::session::routing::Pass;
 use crate::transaction::TransactionStatus;
 use crate::wire::codec::split_cstr;
 use crate::wire::frame::{HEADER_LEN, Header};
-use crate::wire::frontend::{COPY_DATA, COPY_DONE, COPY_FAIL, QUERY, SYNC, SYNC_MESSAGE, put_query};
+use crate::wire::frontend::{
+    COPY_DATA, COPY_DONE, COPY_FAIL, QUERY, SYNC, SYNC_MESSAGE, put_query, query_text,
+};
 
 /// Whether a message may go to a server that only takes reads: it belongs to a request that was judged to be one, or to a
 /// READ ONLY transaction.
@@ -91,8 +93,8 @@ pub fn take_command(
     message: &[u8],
     header: Header,
 ) -> bool {
-    let sql = message.get(HEADER_LEN..header.total).unwrap_or_default();
-    let Some(command) = command(sql.strip_suffix(b"\0").unwrap_or(sql)) else { return false };
+    let sql = query_text(message.get(..header.total).unwrap_or_default());
+    let Some(command) = command(sql) else { return false };
     let mut answer = Vec::new();
     answer_query(&command, &mut client.routing, view, &mut answer);
     client.statements.define_unnamed(None);

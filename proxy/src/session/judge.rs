@@ -11,12 +11,11 @@ use crate::classify::verdict::{Reason, Verdict};
 use crate::route::ServerRole;
 use crate::server::prepared::Statement;
 use crate::session::prepared::ClientStatements;
-use crate::session::request::{BATCH_COLLECTED_MAX, client_header};
-use crate::wire::codec::split_cstr;
+use crate::session::request::{BATCH_COLLECTED_MAX, client_header, messages};
 use crate::wire::frame::{HEADER_LEN, Header};
 use crate::wire::frontend::{
     BIND, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY, SYNC, TERMINATE, Target, bind_names, parse,
-    target,
+    query_text, target,
 };
 
 /// Judges texts by the catalog of one database.
@@ -51,17 +50,21 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A request of which nothing is known.
-    pub const UNREAD: Self = Self {
-        verdict: Verdict::Primary(Reason::TooLong),
+    /// A request with nothing in it.
+    const EMPTY: Self = Self {
+        verdict: Verdict::Read,
         hint: None,
         length: 0,
-        runs: true,
+        runs: false,
         is_open: false,
         defines: false,
         is_learned: false,
-        is_unread: true,
+        is_unread: false,
     };
+
+    /// A request of which nothing is known.
+    pub const UNREAD: Self =
+        Self { verdict: Verdict::Primary(Reason::TooLong), runs: true, is_unread: true, ..Self::EMPTY };
 }
 
 impl Judge {
@@ -117,31 +120,16 @@ impl Judge {
 
     /// A replica has refused a request: remembers the shapes of its texts.
     pub fn learn_request(&self, request: &[u8], statements: &ClientStatements) {
-        let mut rest = request;
-        while let Ok(Some(header)) = client_header(rest, usize::MAX) {
-            let Some((message, after)) = rest.split_at_checked(header.total) else { break };
-            let body = message.get(HEADER_LEN..).unwrap_or_default();
-            match header.kind {
-                QUERY => self.verdicts.learn(body.strip_suffix(b"\0").unwrap_or(body)),
-                PARSE => {
-                    if let Some((sql, _)) = parse(message).and_then(|parsed| split_cstr(parsed.definition)) {
-                        self.verdicts.learn(sql);
-                    }
-                }
-                BIND => {
-                    let statement = bind_names(message).and_then(|(_, name)| statements.find(name));
-                    statement.iter().for_each(|statement| self.verdicts.learn(statement.text()));
-                }
-                _ => {}
-            }
-            rest = after;
+        for sql in messages(request).filter_map(|(header, message)| text_of(header.kind, message, statements))
+        {
+            self.verdicts.learn(sql);
         }
     }
 
     /// What a text is, how that was found, and where in it.
     #[must_use]
     pub fn explain(&self, sql: &[u8]) -> (Segment, &'static str, Option<(usize, String)>) {
-        let mut segment = Segment { verdict: Verdict::Read, is_unread: false, ..Segment::UNREAD };
+        let mut segment = Segment { runs: true, ..Segment::EMPTY };
         let (verdict, found) = self.text(sql);
         segment.add(verdict, role_of(hint(sql)), self.verdicts.has_refused(sql));
         let found = match found {
@@ -187,16 +175,7 @@ impl Judge {
     /// Judges the request at the front of some bytes; `None` where more bytes are needed.
     #[must_use]
     pub fn segment(&self, bytes: &[u8], statements: &ClientStatements) -> Option<Segment> {
-        let mut segment = Segment {
-            verdict: Verdict::Read,
-            hint: None,
-            length: 0,
-            runs: false,
-            is_open: false,
-            defines: false,
-            is_learned: false,
-            is_unread: false,
-        };
+        let mut segment = Segment::EMPTY;
         let mut is_first = true;
         loop {
             let rest = bytes.get(segment.length..).unwrap_or_default();
@@ -234,8 +213,7 @@ impl Judge {
         let unknown = Verdict::Primary(Reason::Prepared);
         match header.kind {
             QUERY => {
-                let sql = message.get(HEADER_LEN..).unwrap_or_default();
-                self.note(segment, sql.strip_suffix(b"\0").unwrap_or(sql));
+                self.note(segment, query_text(message));
                 segment.runs = true;
                 // In the middle of a batch it is a thing of its own, which nobody does.
                 segment.is_unread |= !is_first;
@@ -252,8 +230,8 @@ impl Judge {
             }
             PARSE => {
                 segment.defines = true;
-                match parse(message).and_then(|parsed| split_cstr(parsed.definition)) {
-                    Some((sql, _)) => self.note(segment, sql),
+                match parse(message).and_then(|parsed| parsed.text()) {
+                    Some(sql) => self.note(segment, sql),
                     None => segment.add(unknown, None, false),
                 }
                 false
@@ -311,29 +289,16 @@ pub fn shape(request: &[u8], statements: &ClientStatements) -> Shape {
     let mut shape = Shape { is_end: false, uses_open_portal: false, is_movable: true };
     let mut texts = 0;
     let mut is_bound = false;
-    let mut rest = request;
-    while let Ok(Some(header)) = client_header(rest, usize::MAX) {
-        let Some((message, after)) = rest.split_at_checked(header.total) else { break };
-        rest = after;
-        let body = message.get(HEADER_LEN..).unwrap_or_default();
-        let text = match header.kind {
-            QUERY => Some(body.strip_suffix(b"\0").unwrap_or(body)),
-            PARSE => parse(message).and_then(|parsed| split_cstr(parsed.definition)).map(|(sql, _)| sql),
-            BIND => {
-                is_bound = true;
-                let names = bind_names(message);
-                shape.is_movable &= names.is_some_and(|(portal, _)| portal.is_empty());
-                names.and_then(|(_, name)| statements.find(name)).map(|statement| statement.text())
-            }
-            EXECUTE => {
-                shape.uses_open_portal |= !is_bound;
-                // A limit may leave the portal open.
-                shape.is_movable &= body.ends_with(&[0; 4]);
-                None
-            }
-            _ => None,
-        };
-        if let Some(sql) = text {
+    for (header, message) in messages(request) {
+        if header.kind == BIND {
+            is_bound = true;
+            shape.is_movable &= bind_names(message).is_some_and(|(portal, _)| portal.is_empty());
+        } else if header.kind == EXECUTE {
+            shape.uses_open_portal |= !is_bound;
+            // A limit may leave the portal open.
+            shape.is_movable &= message.get(HEADER_LEN..).is_some_and(|body| body.ends_with(&[0; 4]));
+        }
+        if let Some(sql) = text_of(header.kind, message, statements) {
             texts += 1;
             shape.is_movable &= !tells_transaction(sql);
             let ends = matches!(boundary(sql), Some(Boundary::Commit | Boundary::Rollback));
@@ -345,21 +310,20 @@ pub fn shape(request: &[u8], statements: &ClientStatements) -> Shape {
 
 /// The first text of a request: the one that it brings, or that of a statement it runs.
 #[must_use]
-pub fn first_text(request: &[u8], statements: &ClientStatements) -> Option<Vec<u8>> {
-    let mut rest = request;
-    while let Ok(Some(header)) = client_header(rest, usize::MAX) {
-        let (message, after) = rest.split_at_checked(header.total)?;
-        match header.kind {
-            QUERY => {
-                let body = message.get(HEADER_LEN..)?;
-                return Some(body.strip_suffix(b"\0").unwrap_or(body).to_vec());
-            }
-            PARSE => return Some(split_cstr(parse(message)?.definition)?.0.to_vec()),
-            BIND => return Some(statements.find(bind_names(message)?.1)?.text().to_vec()),
-            _ => rest = after,
-        }
+pub fn first_text<'a>(request: &'a [u8], statements: &'a ClientStatements) -> Option<&'a [u8]> {
+    let (header, message) =
+        messages(request).find(|(header, _)| matches!(header.kind, QUERY | PARSE | BIND))?;
+    text_of(header.kind, message, statements)
+}
+
+/// The statement's text that a message brings, or names.
+fn text_of<'a>(kind: u8, message: &'a [u8], statements: &'a ClientStatements) -> Option<&'a [u8]> {
+    match kind {
+        QUERY => Some(query_text(message)),
+        PARSE => parse(message)?.text(),
+        BIND => Some(statements.find(bind_names(message)?.1)?.text()),
+        _ => None,
     }
-    None
 }
 
 const fn role_of(hint: Option<Hint>) -> Option<ServerRole> {

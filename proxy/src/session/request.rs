@@ -52,6 +52,16 @@ pub const fn is_streamed(header: Header, there: usize) -> bool {
         && there >= COLLECTED_MAX
 }
 
+/// The whole messages at the front of some bytes, one after the other.
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
+    std::iter::from_fn(move || {
+        let header = client_header(bytes, usize::MAX).ok()??;
+        let (message, rest) = bytes.split_at_checked(header.total)?;
+        bytes = rest;
+        Some((header, message))
+    })
+}
+
 /// Reads a header and checks it against what clients may send.
 ///
 /// # Errors

@@ -65,6 +65,21 @@ pub fn parse(message: &[u8]) -> Option<Parse<'_>> {
     Some(Parse { name, definition })
 }
 
+impl<'a> Parse<'a> {
+    /// The statement's text.
+    #[must_use]
+    pub fn text(&self) -> Option<&'a [u8]> {
+        split_cstr(self.definition).map(|(text, _)| text)
+    }
+}
+
+/// The text of a whole `Query`.
+#[must_use]
+pub fn query_text(message: &[u8]) -> &[u8] {
+    let text = message.get(HEADER_LEN..).unwrap_or_default();
+    text.strip_suffix(b"\0").unwrap_or(text)
+}
+
 /// The portal and statement names of a `Bind`, which may be cut off after them.
 #[must_use]
 pub fn bind_names(message: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -141,6 +156,8 @@ mod tests {
         let parsed = parse(&out).unwrap();
         assert_eq!(parsed.name, b"s1");
         assert_eq!(parsed.definition, b"SELECT $1\0\0\x01\0\0\0\x17");
+        assert_eq!(parsed.text(), Some(&b"SELECT $1"[..]));
+        assert_eq!(query_text(b"Q\0\0\0\x0cSELECT 1\0"), b"SELECT 1");
         assert_eq!(bind_names(b"B\0\0\0\x0bp\0s\0\0"), Some((&b"p"[..], &b"s"[..])));
         assert_eq!(target(b"D\0\0\0\x07Ss\0"), Some(Target::Statement(b"s")));
         assert_eq!(target(b"C\0\0\0\x06P\0"), Some(Target::Portal(b"")));
@@ -150,7 +167,8 @@ mod tests {
     proptest! {
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = parse(&bytes);
+            let _ = parse(&bytes).and_then(|parsed| parsed.text());
+            let _ = query_text(&bytes);
             let _ = bind_names(&bytes);
             let _ = target(&bytes);
         }
