@@ -1,19 +1,14 @@
 //! What clients do that ties them to one server connection, or relies on one: what a team would have to look for before
 //! it takes an application from session to transaction mode.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use crate::classify::fold::folded;
 use crate::classify::kinds::Kinds;
-
-/// Entries that are kept; the rarest makes room.
-const ENTRIES_MAX: usize = 256;
+use crate::tally::Tally;
 
 /// Counts of what was seen.
 #[derive(Debug, Default)]
 pub struct Audit {
-    seen: Mutex<HashMap<Entry, u64>>,
+    seen: Tally<Entry>,
 }
 
 /// One kind of use by one application.
@@ -56,27 +51,20 @@ impl Audit {
         let kind = if kinds.has(Kinds::ASKABLE) { Some("anything") } else { kind_name(kinds) };
         let Some(kind) = kind else { return };
         let entry = Entry { kind, application_name: application_name.to_owned(), statement: folded(sql) };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() >= ENTRIES_MAX && !seen.contains_key(&entry) {
-            let rarest = seen.iter().min_by_key(|(_, count)| **count).map(|(entry, _)| entry.clone());
-            rarest.and_then(|rarest| seen.remove(&rarest));
-        }
-        *seen.entry(entry).or_default() += 1;
+        self.seen.count(entry);
     }
 
     /// Everything that was seen, the most frequent first.
     #[must_use]
     pub fn entries(&self) -> Vec<(Entry, u64)> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut entries: Vec<_> = seen.iter().map(|(entry, count)| (entry.clone(), *count)).collect();
-        entries.sort_by(|(a, many), (b, few)| few.cmp(many).then_with(|| a.cmp(b)));
-        entries
+        self.seen.entries()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tally::ENTRIES_MAX;
 
     #[test]
     fn equal_statements_are_counted_together() {

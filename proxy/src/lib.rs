@@ -23,6 +23,7 @@ pub mod peers;
 pub mod positions;
 pub mod roles;
 pub mod sites;
+pub mod tally;
 
 pub mod config;
 pub mod control;

@@ -1,14 +1,9 @@
 //! Where clients read after they have written, before a replica could show it: the call sites that a team has to look at
 //! before its reads go to replicas, or that keep reads on the primary afterwards.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use crate::classify::fold::folded;
 use crate::classify::lexer::Lexer;
-
-/// Entries that are kept; the rarest makes room.
-const ENTRIES_MAX: usize = 256;
+use crate::tally::Tally;
 
 /// The longest tags that are kept, in bytes.
 const TAGS_MAX: usize = 200;
@@ -16,7 +11,7 @@ const TAGS_MAX: usize = 200;
 /// Counts of what was seen.
 #[derive(Debug, Default)]
 pub struct Sites {
-    seen: Mutex<HashMap<Site, u64>>,
+    seen: Tally<Site>,
 }
 
 /// One statement of one call site.
@@ -33,21 +28,13 @@ impl Sites {
     pub fn count(&self, application_name: &str, sql: &[u8]) {
         let call_site = tags(sql).unwrap_or_else(|| application_name.to_owned());
         let site = Site { call_site, statement: folded(sql) };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() >= ENTRIES_MAX && !seen.contains_key(&site) {
-            let rarest = seen.iter().min_by_key(|(_, count)| **count).map(|(site, _)| site.clone());
-            rarest.and_then(|rarest| seen.remove(&rarest));
-        }
-        *seen.entry(site).or_default() += 1;
+        self.seen.count(site);
     }
 
     /// Everything that was seen, the most frequent first.
     #[must_use]
     pub fn entries(&self) -> Vec<(Site, u64)> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut entries: Vec<_> = seen.iter().map(|(site, count)| (site.clone(), *count)).collect();
-        entries.sort_by(|(a, count_a), (b, count_b)| count_b.cmp(count_a).then_with(|| a.cmp(b)));
-        entries
+        self.seen.entries()
     }
 }
 
@@ -81,6 +68,7 @@ fn tags(sql: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tally::ENTRIES_MAX;
 
     #[test]
     fn a_site_is_named_by_its_tags_or_its_application() {
