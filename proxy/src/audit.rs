@@ -50,8 +50,8 @@ impl Audit {
         // DO may do everything; naming one kind of it would say something that is not known.
         let kind = if kinds.has(Kinds::ASKABLE) { Some("anything") } else { kind_name(kinds) };
         let Some(kind) = kind else { return };
-        let entry = Entry { kind, application_name: application_name.to_owned(), statement: folded(sql) };
-        self.seen.count(entry);
+        let application_name = application_name.to_owned();
+        self.seen.count(Entry { kind, application_name, statement: folded(sql) });
     }
 
     /// Everything that was seen, the most frequent first.

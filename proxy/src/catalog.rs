@@ -14,8 +14,6 @@ use tokio::sync::Notify;
 pub struct Catalog {
     /// Which snapshot it is; no two of a process share a number.
     pub epoch: u64,
-    /// The server's version, as in `server_version_num`.
-    pub version: u32,
     /// The objects by name.
     pub names: HashMap<Box<str>, Named, foldhash::fast::RandomState>,
     /// Operators whose functions may have an effect.

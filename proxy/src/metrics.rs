@@ -9,7 +9,7 @@ const ERROR_KINDS: usize = 4;
 /// What may become of a cancel request, by the index of `CancelVerdict`.
 const CANCEL_VERDICTS: usize = 4;
 /// Why a transaction went where it went, by `Why::index`.
-const ROUTES: usize = 40;
+pub const ROUTES: usize = 40;
 /// Why a replica's error was not the client's, by the index of `Refusal`.
 const REFUSALS: usize = 4;
 /// Reasons to pin, by the index of `PinReason`.
@@ -96,6 +96,15 @@ pub struct WorkerMetrics {
 /// One counter for each reason.
 #[derive(Debug)]
 pub struct Routes(pub [Counter; ROUTES]);
+
+impl Routes {
+    /// Counts one with this index.
+    pub fn count(&self, index: usize) {
+        if let Some(counter) = self.0.get(index) {
+            counter.add_one();
+        }
+    }
+}
 
 impl Default for Routes {
     fn default() -> Self {

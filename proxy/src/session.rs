@@ -25,7 +25,7 @@ use crate::session::exchange::{Exchange, Stop};
 use crate::session::judge::{Segment, first_text, shape};
 use crate::session::relay::{Seen, tell_restored};
 use crate::session::request::client_header;
-use crate::session::routing::{Decision, Gate, Who, leaves_no_trace};
+use crate::session::routing::{Decision, Gate, leaves_no_trace};
 use crate::session::signals::Signals;
 use crate::session::startup::Newcomer;
 use crate::session::tenancy::{Refusal, Tenancy};
@@ -214,8 +214,7 @@ impl Session {
                 segment.verdict = Verdict::Primary(Reason::Transaction);
             }
         }
-        let who = Who { access: self.tenancy.access, user: &self.tenancy.identity.user };
-        self.decision = client.routing.decide(&view, who, &segment);
+        self.decision = client.routing.decide(&view, self.tenancy.access, &segment);
         self.tenancy.aim = self.decision.aim;
         if !is_split {
             self.forecast(&view, &segment);
@@ -237,9 +236,7 @@ impl Session {
     fn forecast(&mut self, view: &View, segment: &Segment) {
         let metrics = &self.tenancy.worker.metrics;
         let why = if segment.is_unread { Why::Unread } else { Why::Verdict(segment.verdict) };
-        if let Some(counter) = metrics.forecast.0.get(why.index()) {
-            counter.add_one();
-        }
+        metrics.forecast.count(why.index());
         let reads = why == Why::Verdict(Verdict::Read);
         if reads && view.topology.replicas().next().is_some() && self.client.routing.floor_at(view).is_none()
         {
@@ -345,10 +342,7 @@ impl Session {
             return None;
         }
         let (refusal, request, statements) = routing.rescue.take()?;
-        let index = ReplicaRefusal::ALL.iter().position(|known| *known == refusal);
-        if let Some(counter) = index.and_then(|index| self.tenancy.worker.metrics.rescued.get(index)) {
-            counter.add_one();
-        }
+        self.tenancy.worker.metrics.count_rescue(refusal);
         if refusal == ReplicaRefusal::Misroute {
             routing.judge.learn_request(&request, &self.client.statements);
         }

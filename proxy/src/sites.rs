@@ -27,8 +27,7 @@ impl Sites {
     /// Counts a read.
     pub fn count(&self, application_name: &str, sql: &[u8]) {
         let call_site = tags(sql).unwrap_or_else(|| application_name.to_owned());
-        let site = Site { call_site, statement: folded(sql) };
-        self.seen.count(site);
+        self.seen.count(Site { call_site, statement: folded(sql) });
     }
 
     /// Everything that was seen, the most frequent first.

@@ -21,14 +21,12 @@ pub struct Judgement {
     pub verdict: Verdict,
     /// Where in the text it was decided, in bytes.
     pub at: usize,
-    /// The text has no statement.
-    pub is_empty: bool,
 }
 
 /// Judges a text of any number of statements.
 #[must_use]
 pub fn judge(sql: &[u8], catalog: &Catalog) -> Judgement {
-    let primary = |reason| Judgement { verdict: Verdict::Primary(reason), at: 0, is_empty: false };
+    let primary = |reason| Judgement { verdict: Verdict::Primary(reason), at: 0 };
     if sql.len() > TEXT_MAX {
         return primary(Reason::TooLong);
     }
@@ -90,7 +88,7 @@ fn begins_read_only(pieces: &[Piece<'_>]) -> bool {
 #[must_use]
 pub fn judge_pieces(sql: &str, pieces: &[Piece<'_>], catalog: &Catalog) -> Judgement {
     if begins_read_only(pieces) {
-        return Judgement { verdict: Verdict::ReadOnlyBlock, at: 0, is_empty: false };
+        return Judgement { verdict: Verdict::ReadOnlyBlock, at: 0 };
     }
     let mut is_empty = true;
     let mut has_doubt = false;
@@ -110,7 +108,7 @@ pub fn judge_pieces(sql: &str, pieces: &[Piece<'_>], catalog: &Catalog) -> Judge
             continue;
         }
         let at = pieces.get(from + fault.piece).map_or(sql.len(), |piece| piece.from);
-        return Judgement { verdict: Verdict::Primary(fault.reason), at, is_empty };
+        return Judgement { verdict: Verdict::Primary(fault.reason), at };
     }
     let verdict = if is_empty {
         Verdict::Read
@@ -122,7 +120,7 @@ pub fn judge_pieces(sql: &str, pieces: &[Piece<'_>], catalog: &Catalog) -> Judge
             Opinion::Acts | Opinion::None => Verdict::Primary(Reason::Write),
         }
     };
-    Judgement { verdict, at: 0, is_empty }
+    Judgement { verdict, at: 0 }
 }
 
 /// Whether nothing but words that may be names stands against a statement.

@@ -133,7 +133,7 @@ pub fn learn(findings: &Findings, base: Option<&Catalog>, epoch: u64) -> Catalog
     }
     web.read_all(findings);
     web.spread();
-    let mut catalog = Catalog { epoch, version: findings.version, ..Catalog::default() };
+    let mut catalog = Catalog { epoch, ..Catalog::default() };
     for name in grammar(findings.version) {
         named(&mut catalog, name).function = Some(FunctionClass::Safe);
     }

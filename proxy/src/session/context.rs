@@ -15,10 +15,10 @@ use crate::catalogs::Catalogs;
 use crate::classify::cache::Verdicts;
 use crate::error::ErrorKind;
 use crate::fleet::Fleet;
-use crate::metrics::{Counter, WorkerMetrics};
+use crate::metrics::{Counter, ROUTES, WorkerMetrics};
 use crate::peers::Peers;
 use crate::roles::Roles;
-use crate::route::{Access, Why};
+use crate::route::{Access, Refusal, Why};
 use crate::server::connection::{Identities, Parameters, WorkerId};
 use crate::server::prepared::Statements;
 use crate::server::settings::SettingsRegistry;
@@ -125,26 +125,23 @@ impl Worker {
 impl WorkerMetrics {
     /// Counts an error that the proxy made.
     pub fn count_error(&self, kind: ErrorKind) {
-        let index = ErrorKind::ALL.iter().position(|known| *known == kind);
-        if let Some(counter) = index.and_then(|index| self.errors.get(index)) {
-            counter.add_one();
-        }
+        count_one(&self.errors, &ErrorKind::ALL, kind);
     }
 
     /// Counts a transaction by where it went and why.
     pub fn count_route(&self, is_at_primary: bool, why: Why) {
-        let counters = if is_at_primary { &self.routes_primary } else { &self.routes_replica };
-        if let Some(counter) = counters.0.get(why.index()) {
-            counter.add_one();
-        }
+        let routes = if is_at_primary { &self.routes_primary } else { &self.routes_replica };
+        routes.count(why.index());
+    }
+
+    /// Counts a request that a replica refused and that runs on the primary.
+    pub fn count_rescue(&self, refusal: Refusal) {
+        count_one(&self.rescued, &Refusal::ALL, refusal);
     }
 
     /// Counts a client's cancel request.
     pub fn count_cancel(&self, verdict: CancelVerdict) {
-        let index = CancelVerdict::ALL.iter().position(|known| *known == verdict);
-        if let Some(counter) = index.and_then(|index| self.cancel_requests.get(index)) {
-            counter.add_one();
-        }
+        count_one(&self.cancel_requests, &CancelVerdict::ALL, verdict);
     }
 
     /// Counts a session that keeps its connection for another reason than before, if for any.
@@ -156,6 +153,17 @@ impl WorkerMetrics {
         if let Some(index) = index(now) {
             self.pinned.get(index).into_iter().chain(self.pins.get(index)).for_each(Counter::add_one);
         }
+    }
+}
+
+/// One counter for each reason that there is.
+const _: () = assert!(Why::COUNT == ROUTES);
+
+/// Counts one of several kinds, by its place among all.
+fn count_one<T: PartialEq, const N: usize>(counters: &[Counter; N], all: &[T; N], kind: T) {
+    let index = all.iter().position(|known| *known == kind);
+    if let Some(counter) = index.and_then(|index| counters.get(index)) {
+        counter.add_one();
     }
 }
 

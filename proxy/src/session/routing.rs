@@ -43,15 +43,6 @@ struct Wishes {
     is_read_committed: bool,
 }
 
-/// Whose transaction it is.
-#[derive(Debug, Clone, Copy)]
-pub struct Who<'a> {
-    /// The port that its client came in at.
-    pub access: Access,
-    /// The user.
-    pub user: &'a str,
-}
-
 /// Where a statement would go, and why.
 #[derive(Debug)]
 pub struct Explanation {
@@ -184,20 +175,19 @@ impl Routing {
     }
 
     /// Where the transaction that begins with this request goes.
-    pub fn decide(&mut self, view: &View, who: Who<'_>, segment: &Segment) -> Decision {
+    pub fn decide(&mut self, view: &View, access: Access, segment: &Segment) -> Decision {
         let is_rescued = self.rescue.take_rescued();
-        self.weigh(view, who, segment, is_rescued)
+        self.weigh(view, access, segment, is_rescued)
     }
 
-    fn weigh(&mut self, view: &View, who: Who<'_>, segment: &Segment, is_rescued: bool) -> Decision {
+    fn weigh(&mut self, view: &View, access: Access, segment: &Segment, is_rescued: bool) -> Decision {
         let config = &view.active.config;
         let split = &config.split;
-        let Who { access, user } = who;
         let question = Question {
             access,
             is_split: config.stage >= Stage::Split,
             is_in_cohort: self.is_in_cohort(split),
-            is_primary_user: split.primary_users.iter().any(|name| name == user),
+            is_primary_user: self.is_primary_user(split),
             is_exclusive: config.pooling.mode == PoolMode::Session,
             is_serializable: self.wishes().is_serializable,
             role: self.role(),
@@ -236,8 +226,7 @@ impl Routing {
     pub fn explain(&mut self, sql: &str, view: &View) -> Explanation {
         self.judge.refresh();
         let (segment, found, place) = self.judge.explain(sql.as_bytes());
-        let who = Who { access: Access::Routed, user: &self.user.clone() };
-        let decision = self.weigh(view, who, &segment, false);
+        let decision = self.weigh(view, Access::Routed, &segment, false);
         let server = |index: usize| view.topology.servers.get(index);
         let candidates = (0..view.topology.servers.len()).filter_map(|index| {
             Some((server(index)?.name.clone(), self.candidate(view, index, &decision.aim)))
@@ -281,6 +270,10 @@ impl Routing {
             return format!("dropped: replayed {replayed} of {}", aim.floor);
         }
         "candidate".to_owned()
+    }
+
+    fn is_primary_user(&self, split: &SplitConfig) -> bool {
+        split.primary_users.iter().any(|name| **name == *self.user)
     }
 
     fn is_in_cohort(&self, split: &SplitConfig) -> bool {
@@ -372,7 +365,7 @@ impl Routing {
             && access == Access::Routed
             && self.wishes().is_read_committed
             && self.role() != ServerRole::Primary
-            && !config.split.primary_users.iter().any(|name| **name == *self.user)
+            && !self.is_primary_user(&config.split)
             && self.is_in_cohort(&config.split)
     }
 

@@ -33,7 +33,7 @@ const FUNCTIONS: [(&str, bool); 24] = [
 ];
 
 fn catalog() -> Catalog {
-    let mut catalog = Catalog { epoch: 1, version: 150_000, ..Catalog::default() };
+    let mut catalog = Catalog { epoch: 1, ..Catalog::default() };
     for (name, is_volatile) in FUNCTIONS {
         let function = Some(builtin(name, is_volatile));
         let is_attribute = matches!(name, "nextval" | "pg_advisory_lock" | "lo_create");
