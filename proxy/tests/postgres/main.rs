@@ -34,3 +34,4 @@ mod session_mode;
 mod settings;
 mod simple_as_postgres;
 mod split;
+mod split_faults;

@@ -10,17 +10,19 @@ use super::support::message::{
 };
 use super::support::poll;
 use super::support::proxy::{Proxy, pool_of, server};
-use super::support::server::{Database, catch_up, own_standby, primary, standby};
+use super::support::server::{Database, catch_up, primary, standby};
 
 /// A pool that splits, and its database.
 pub struct Split {
-    database: Database,
-    proxy: Proxy,
+    /// The database.
+    pub database: Database,
+    /// The proxy before it.
+    pub proxy: Proxy,
 }
 
 /// Where a statement is expected to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum To {
+pub enum To {
     Primary,
     Replica,
 }
@@ -57,7 +59,7 @@ impl Split {
     }
 
     /// The usual one: nothing but the routing decides.
-    fn new(setup: &[&str]) -> Self {
+    pub fn new(setup: &[&str]) -> Self {
         Self::of(setup, |_| {})
     }
 
@@ -73,12 +75,12 @@ impl Split {
 }
 
 /// Where the client's last transaction went.
-fn went(client: &mut Client) -> To {
+pub fn went(client: &mut Client) -> To {
     let answer = client.run("SHOW ROUTE LAST");
     if answer.rows()[0][0].as_deref() == Some("two") { Replica } else { Primary }
 }
 
-fn why(client: &mut Client) -> String {
+pub fn why(client: &mut Client) -> String {
     client.run("SHOW ROUTE LAST").rows()[0][1].clone().unwrap()
 }
 
@@ -1221,72 +1223,4 @@ fn what_tells_its_transaction_does_not_move() {
     client.run("SELECT 1");
     client.run("COMMIT");
     assert_eq!(went(&mut client), Primary, "only READ COMMITTED");
-}
-
-/// Ends the server process of `app` on the standby that runs a query like this.
-fn end_on_standby(like: &str) {
-    let mut standby = standby().admin("postgres");
-    poll("the query to run on the standby", || {
-        let sql = format!(
-            "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity \
-             WHERE usename = 'app' AND state = 'active' AND query LIKE '{like}%'"
-        );
-        standby.value(&sql).filter(|ended| ended == "true")
-    });
-}
-
-#[test]
-fn a_replica_that_goes_away_before_it_answers_is_replaced() {
-    let split = Split::new(&CRATE);
-    let mut client = split.client();
-    for form in [query("SELECT 'one', pg_sleep(2)"), batch("SELECT 'one', pg_sleep(2) ")] {
-        client.send(&form);
-        end_on_standby("SELECT ''one'', pg_sleep(2)");
-        assert_eq!(client.ready().column(), ["one"]);
-        assert_eq!((went(&mut client), why(&mut client).as_str()), (Primary, "rescued"));
-    }
-    assert_eq!(split.proxy.metric("pgrouting_proxy_rescued_total{cause=\"gone\"}"), 2);
-    client.run("SELECT 1");
-    assert_eq!(went(&mut client), Replica);
-}
-
-#[test]
-fn a_replica_that_goes_away_in_its_answer_takes_the_answer_with_it() {
-    let split = Split::new(&CRATE);
-    let mut client = split.client();
-    // Some rows come, and then no more.
-    let sql = "SELECT g, repeat('x', 1000), pg_sleep(CASE WHEN g > 50 THEN 2 ELSE 0 END) FROM generate_series(1, 60) g";
-    for form in [query(sql), batch(sql)] {
-        client.send(&form);
-        client.until('D');
-        end_on_standby("SELECT g, repeat");
-        let answer = client.ready();
-        assert_eq!(answer.sqlstate().as_deref(), Some("08006"), "{}", answer.error());
-        assert_eq!(
-            (answer.tags().len(), answer.status()),
-            (0, 'I'),
-            "no end that is none, and the session goes on"
-        );
-        assert_eq!(client.column("SELECT count(*) FROM crate"), ["5"]);
-    }
-}
-
-#[test]
-fn a_read_that_recovery_cancels_is_run_on_the_primary() {
-    let own = own_standby();
-    let mut admin = own.admin("postgres");
-    admin.run("ALTER SYSTEM SET max_standby_streaming_delay = 0");
-    admin.run("SELECT pg_reload_conf()");
-    let split = Split::of(&CRATE, |config| config.servers[1] = server("two", own.port));
-    let mut client = split.client();
-    client.send(&query("SELECT count(*), pg_sleep(count(*)) FROM crate"));
-    poll("the query to run on the standby", || {
-        let running =
-            "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND wait_event = 'PgSleep'";
-        admin.value(running).filter(|count| count == "1")
-    });
-    split.database.direct().run("TRUNCATE crate");
-    assert_eq!(client.ready().column(), ["0"], "as the primary sees it");
-    assert_eq!((went(&mut client), why(&mut client).as_str()), (Primary, "rescued"));
-    assert_eq!(split.proxy.metric("pgrouting_proxy_rescued_total{cause=\"conflict\"}"), 1);
 }
