@@ -153,10 +153,11 @@ impl Session {
     /// Waits for one request and serves it to the end of its transaction.
     async fn transaction(&mut self, signals: &mut Signals<'_>) -> Result<(), End> {
         let lease = match self.kept.take() {
-            Some((_, lease)) => {
+            Some((reason, lease)) => {
+                let why = if reason == PinReason::SessionMode { Why::SessionMode } else { Why::Pinned };
                 self.client.routing.gate = Gate::default();
-                self.client.routing.last = Some((Some(Arc::clone(&lease.pool().name)), Why::Pinned));
-                self.tenancy.worker.metrics.count_route(true, Why::Pinned);
+                self.client.routing.last = Some((Some(Arc::clone(&lease.pool().name)), why));
+                self.tenancy.worker.metrics.count_route(self.tenancy.is_at_primary(), why);
                 lease
             }
             None => {

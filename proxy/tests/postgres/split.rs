@@ -4,13 +4,13 @@ use pgrouting_contract::config::PoolMode;
 use pgrouting_contract::split::{Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 
-use super::support::client::Client;
+use super::support::client::{Client, Login};
 use super::support::message::{
     Answer, batch, bind, close, copy_data, copy_done, describe, execute, flush, parse, query, sync,
 };
-use super::support::poll;
-use super::support::proxy::{Proxy, pool_of, server};
+use super::support::proxy::{Proxy, local, pool_of, server};
 use super::support::server::{Database, catch_up, primary, standby};
+use super::support::{free_port, poll};
 
 /// A pool that splits, and its database.
 pub struct Split {
@@ -686,11 +686,27 @@ fn case_060_a_session_with_its_own_connection_has_it_on_the_primary() {
     });
     let mut client = split.client();
     assert_eq!(client.column("SELECT count(*) FROM crate"), ["5"]);
+    assert_eq!((went(&mut client), why(&mut client).as_str()), (Primary, "session_mode"));
     client.run("CREATE SCHEMA ledger");
     client.run("SET search_path = ledger, public");
     client.run("CREATE TABLE entry(i int)");
     assert_eq!(client.column("SELECT count(*) FROM entry"), ["0"]);
     assert_eq!(client.column("SHOW search_path"), ["ledger, public"]);
+}
+
+#[test]
+fn a_session_at_the_port_of_reads_has_its_own_connection_on_a_replica() {
+    let port = free_port();
+    let split = Split::of(&CRATE, |config| {
+        config.pooling.mode = PoolMode::Session;
+        config.process.read_only_listen = Some(local(port));
+    });
+    let mut client = Client::connect(&Login::new(port, "app", &split.database.name)).unwrap();
+    assert_eq!(client.column("SELECT pg_is_in_recovery()"), ["t"]);
+    assert_eq!((went(&mut client), why(&mut client).as_str()), (Replica, "session_mode"));
+    let figures = split.proxy.get("/metrics").unwrap().body;
+    assert!(figures.contains("routed_total{reason=\"session_mode\",target=\"replica\"}"), "{figures}");
+    assert!(!figures.contains("target=\"primary\"}"), "{figures}");
 }
 
 #[test]
@@ -897,7 +913,7 @@ fn roles_can_be_asked_for_by_settings_users_and_ports() {
     client.run("SET pgrouting.role TO auto");
     client.run("SELECT 1");
     assert_eq!(went(&mut client), Replica);
-    let login = super::support::client::Login::new(split.proxy.port, "app_b", &split.database.name);
+    let login = Login::new(split.proxy.port, "app_b", &split.database.name);
     let mut other = Client::connect(&login).unwrap();
     other.run("SELECT 1");
     assert_eq!((went(&mut other), why(&mut other).as_str()), (Primary, "user"));
