@@ -18,6 +18,8 @@ pub struct Catalog {
     pub names: HashMap<Box<str>, Named, foldhash::fast::RandomState>,
     /// Operators whose functions may have an effect.
     pub operators: Vec<Box<str>>,
+    /// Operators whose functions look names up.
+    pub resolving_operators: Vec<Box<str>>,
 }
 
 /// What objects of one name are.
@@ -31,6 +33,9 @@ pub struct Named {
     pub relation: Option<RelationClass>,
     /// A type is among them whose functions may have an effect.
     pub is_unsafe_type: bool,
+    /// One of them looks names up, or puts objects into words, when it runs: what it gives depends on the temporary
+    /// objects of its session.
+    pub resolves: bool,
 }
 
 /// What the functions of a name do.

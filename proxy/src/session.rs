@@ -12,20 +12,17 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::cancel::CancelHandle;
-use crate::classify::verdict::{Reason, Verdict};
-use crate::fleet::View;
 use crate::pool::server_pool::Lease;
-use crate::route::{Access, Aim, Refusal as ReplicaRefusal, Side, Why};
+use crate::route::{Access, Refusal as ReplicaRefusal, Side, Why};
 use crate::server::connect::ConnectError;
-use crate::server::settings::APPLICATION_NAME;
+use crate::session::choice::{decide, is_loose, note_kept, note_route};
 use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::end::End;
 use crate::session::exchange::{Exchange, Stop};
-use crate::session::judge::{Segment, first_text, shape};
 use crate::session::relay::{Seen, tell_restored};
 use crate::session::request::client_header;
-use crate::session::routing::{Decision, Gate, leaves_no_trace};
+use crate::session::routing::{Decision, leaves_no_trace};
 use crate::session::signals::Signals;
 use crate::session::startup::Newcomer;
 use crate::session::tenancy::{Refusal, Tenancy};
@@ -34,11 +31,13 @@ use crate::wire::backend::put_ready;
 use crate::wire::frontend::{FUNCTION_CALL, QUERY};
 
 pub mod cancel;
+pub mod choice;
 pub mod client;
 pub mod command;
 pub mod context;
 pub mod end;
 pub mod exchange;
+pub mod explanation;
 pub mod forward;
 pub mod gate;
 pub mod greeting;
@@ -55,6 +54,7 @@ pub mod signals;
 pub mod startup;
 pub mod state;
 pub mod tenancy;
+pub mod tie;
 pub mod waiting;
 
 /// The longest that cleaning a connection up for the next client may take.
@@ -83,7 +83,7 @@ pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>
     let entered = Box::pin(startup::enter(stream, context, worker, access)).await;
     let Some(newcomer) = entered else { return };
     let Newcomer { client, tenancy, cancel, counted } = newcomer;
-    let decision = Decision { aim: Aim::PRIMARY, why: Why::Pinned, verdict: Verdict::Read };
+    let decision = Decision::UNKNOWN;
     Box::pin(Session { client, tenancy, cancel, kept: None, decision, pinned: None }.run()).await;
     drop(counted);
 }
@@ -152,138 +152,156 @@ impl Session {
 
     /// Waits for one request and serves it to the end of its transaction.
     async fn transaction(&mut self, signals: &mut Signals<'_>) -> Result<(), End> {
-        let lease = match self.kept.take() {
-            Some((reason, lease)) => {
-                let why = if reason == PinReason::SessionMode { Why::SessionMode } else { Why::Pinned };
-                self.client.routing.gate = Gate::default();
-                self.client.routing.last = Some((Some(Arc::clone(&lease.pool().name)), why));
-                self.tenancy.worker.metrics.count_route(self.tenancy.is_at_primary(), why);
-                lease
-            }
+        match self.kept.take() {
             None => {
                 let message_bytes_max = self.tenancy.limits.message_bytes_max;
                 waiting::request(&mut self.client, signals, message_bytes_max).await?;
-                self.client.routing.look_at_settings(&self.client.state.settings);
-                if command::take(&mut self.client, self.tenancy.view(), self.tenancy.access) {
-                    return Ok(());
-                }
-                self.decide();
-                let settings = &self.client.state.settings;
-                let leased = match self.tenancy.lease_at_once(settings) {
-                    Ok(lease) => Ok(lease),
-                    Err(asked) => tokio::select! {
-                        biased;
-                        leased = self.tenancy.lease_in_time(settings, asked) => leased,
-                        () = self.cancel.cancelled() => Err(Refusal::Proxy(end::cancelled())),
-                        () = signals.kill.as_mut() => return Err(End::Told(end::shutdown())),
-                    },
-                };
-                match leased {
-                    Ok(lease) => {
-                        self.note_route();
-                        lease
-                    }
-                    Err(refusal) => return self.refuse(refusal),
-                }
+                self.serve(signals).await
             }
+            Some((reason, lease)) if is_loose(&self.client, &mut self.tenancy, reason) => {
+                self.wait_beside(reason, lease, signals).await?;
+                self.serve(signals).await
+            }
+            Some((reason, lease)) => {
+                let is_pinned = reason != PinReason::SessionMode;
+                self.decision = Decision::UNKNOWN;
+                note_kept(
+                    &mut self.client,
+                    &mut self.tenancy,
+                    &lease,
+                    if is_pinned { Why::Pinned } else { Why::SessionMode },
+                );
+                self.exchange(lease, signals).await
+            }
+        }
+    }
+
+    /// Serves the request at the front of the inbox: on the connection that the session keeps, if it has to run there,
+    /// else on one that is leased for it.
+    async fn serve(&mut self, signals: &mut Signals<'_>) -> Result<(), End> {
+        self.client.routing.look_at_settings(&self.client.state.settings);
+        if command::take(&mut self.client, self.tenancy.view(), self.tenancy.access) {
+            return Ok(());
+        }
+        self.decision = decide(&mut self.client, &mut self.tenancy);
+        if self.decision.aim.side == Side::Primary
+            && let Some((_, lease)) = self.kept.take()
+        {
+            note_kept(&mut self.client, &mut self.tenancy, &lease, self.decision.why);
+            return self.exchange(lease, signals).await;
+        }
+        let settings = &self.client.state.settings;
+        let leased = match self.tenancy.lease_at_once(settings) {
+            Ok(lease) => Ok(lease),
+            Err(asked) => tokio::select! {
+                biased;
+                leased = self.tenancy.lease_in_time(settings, asked) => leased,
+                () = self.cancel.cancelled() => Err(Refusal::Proxy(end::cancelled())),
+                () = signals.kill.as_mut() => return Err(End::Told(end::shutdown())),
+            },
         };
-        self.exchange(lease, signals).await
+        match (leased, self.kept.take()) {
+            (Ok(lease), kept) => {
+                self.kept = kept;
+                note_route(&mut self.client, &self.tenancy, &self.decision);
+                self.exchange(lease, signals).await
+            }
+            (Err(_), Some((_, lease))) => {
+                note_kept(&mut self.client, &mut self.tenancy, &lease, Why::NoReplica);
+                self.exchange(lease, signals).await
+            }
+            (Err(refusal), None) => self.refuse(refusal),
+        }
     }
 
-    /// Decides where the transaction goes that begins with the request at hand.
-    fn decide(&mut self) {
-        self.tenancy.look_at_view();
-        let is_split = self.tenancy.view().active.config.stage >= Stage::Split;
-        let is_judged = is_split || (self.client.routing.is_sampled() && self.tenancy.worker.is_sampled());
-        if !is_judged {
-            let side = if self.tenancy.access == Access::ReadOnly { Side::Replica } else { Side::Primary };
-            let why = if self.tenancy.access == Access::Routed { Why::Stage } else { Why::Port };
-            let verdict = Verdict::Primary(Reason::Unparsed);
-            self.decision = Decision { aim: Aim { side, ..Aim::PRIMARY }, why, verdict };
-            self.tenancy.aim = self.decision.aim;
-            return;
-        }
-        let view = Arc::clone(self.tenancy.view());
-        let client = &mut self.client;
-        client.routing.judge.cache_bytes = view.active.config.split.verdict_cache_bytes;
-        client.routing.judge.refresh();
-        let segment = client.routing.judge.segment(&client.inbox, &client.statements);
-        let mut segment = segment.unwrap_or(Segment::UNREAD);
-        if client.routing.is_put_off() {
-            let shape = shape(client.inbox.get(..segment.length).unwrap_or_default(), &client.statements);
-            if segment.verdict != Verdict::Read || !shape.is_movable {
-                segment.verdict = Verdict::Primary(Reason::Transaction);
+    /// Waits for a whole request while the connection that the session keeps may have something to say, such as a
+    /// notification.
+    async fn wait_beside(
+        &mut self,
+        reason: PinReason,
+        mut lease: Lease,
+        signals: &mut Signals<'_>,
+    ) -> Result<(), End> {
+        let (stop, seen) = self.converse(&mut lease, Some(0), false, signals).await;
+        self.note_notified(&seen);
+        match stop {
+            Ok(Stop::Asked) => {
+                self.kept = Some((reason, lease));
+                Ok(())
+            }
+            Ok(stop) => Err(end::of(stop, Some(reason), lease, &mut self.kept, seen.is_fatal)),
+            Err(()) => {
+                self.kept = Some((reason, lease));
+                Err(End::Told(end::shutdown()))
             }
         }
-        self.decision = client.routing.decide(&view, self.tenancy.access, &segment);
-        self.tenancy.aim = self.decision.aim;
-        if !is_split {
-            self.forecast(&view, &segment);
-        } else if self.decision.why == Why::Freshness {
-            self.note_site();
-        } else if self.decision.aim.side == Side::Replica
-            && self.tenancy.access == Access::Routed
-            && view.active.config.split.rescue
-            && !segment.is_open
-            && segment.verdict == Verdict::Read
-            && !client.routing.is_put_off()
-        {
-            let statements = segment.defines.then(|| client.statements.clone());
-            client.routing.rescue.keep(client.inbox.get(..segment.length).unwrap_or_default(), statements);
-        }
     }
 
-    /// Counts what a transaction is that is not routed.
-    fn forecast(&mut self, view: &View, segment: &Segment) {
-        let metrics = &self.tenancy.worker.metrics;
-        let why = if segment.is_unread { Why::Unread } else { Why::Verdict(segment.verdict) };
-        metrics.forecast.count(why.index());
-        let reads = why == Why::Verdict(Verdict::Read);
-        if reads && view.topology.replicas().next().is_some() && self.client.routing.floor_at(view).is_none()
-        {
-            metrics.forecast_stale.add_one();
-            self.note_site();
-        }
-    }
-
-    /// Notes a read that has to stay on the primary because its session has written.
-    fn note_site(&self) {
-        let application_name = self.client.state.settings.value(APPLICATION_NAME).unwrap_or_default();
-        if let Some(sql) = first_text(&self.client.inbox, &self.client.statements) {
-            self.tenancy.context.sites.count(application_name, sql);
-        }
-    }
-
-    /// Notes where the transaction goes now that there is a connection.
-    fn note_route(&mut self) {
-        let is_at_primary = self.tenancy.is_at_primary();
-        let is_watched = self.tenancy.access == Access::Routed
-            && self.decision.aim.side == Side::Replica
-            && !is_at_primary;
-        self.tenancy.worker.metrics.count_route(is_at_primary, self.decision.why);
-        let routing = &mut self.client.routing;
-        // At a stage that does not split it is always the primary, whose name need not be kept.
-        let name = (self.decision.why != Why::Stage).then(|| self.tenancy.server_name());
-        routing.last = Some((name, self.decision.why));
-        routing.begin(is_watched, &self.decision);
-        if !is_watched {
-            routing.rescue.disarm();
+    /// What a session is notified of it can read.
+    fn note_notified(&mut self, seen: &Seen) {
+        if seen.is_notified {
+            self.client.routing.note_written(self.tenancy.view());
         }
     }
 
     async fn exchange(&mut self, mut lease: Lease, signals: &mut Signals<'_>) -> Result<(), End> {
-        let mut is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
+        let is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
         self.cancel.begin(lease.peer, &lease.cancel_key, is_preparing);
         self.tenancy.worker.metrics.clients_active.add_one();
+        let (stop, seen) = self.converse(&mut lease, None, is_preparing, signals).await;
+        self.tenancy.worker.metrics.clients_active.take_one();
+        self.tenancy.worker.count(&seen);
+        if self.cancel.end() {
+            // A cancel request is on its way and must not hit the connection's next client.
+            self.cancel.settled().await;
+        }
+        if let Some(ended) = self.rescue(&stop).or_else(|| self.outlive(&stop, &lease)) {
+            if matches!(stop, Ok(Stop::AtRest)) {
+                lease.give_back();
+            }
+            return ended;
+        }
+        self.note_floor(&seen);
+        self.note_notified(&seen);
+        if self.kept.is_some() {
+            return come_back(stop, lease, seen.is_fatal);
+        }
+        let reason = self.reason();
+        match stop {
+            Ok(Stop::AtRest) => {
+                let lease = self.ask(lease).await?;
+                let reason = self.reason();
+                self.rest(reason, lease)
+            }
+            Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
+            Err(()) => {
+                if lease.is_at_rest() {
+                    self.kept = Some((reason.unwrap_or(PinReason::SessionMode), lease));
+                }
+                Err(End::Told(end::shutdown()))
+            }
+        }
+    }
+
+    /// Moves bytes both ways until there is a reason to stop; `awaited` as in [`Exchange`], `is_preparing` while the
+    /// connection is being given the client's settings.
+    async fn converse(
+        &mut self,
+        lease: &mut Lease,
+        awaited: Option<usize>,
+        mut is_preparing: bool,
+        signals: &mut Signals<'_>,
+    ) -> (Result<Stop, ()>, Seen) {
         let view = self.tenancy.view();
         let mut exchange = Exchange {
             client: &mut self.client,
-            server: &mut lease,
+            server: lease,
             statements: &self.tenancy.context.statements,
             limits: self.tenancy.limits,
             view,
             seen: Seen::default(),
             is_begun: false,
+            awaited,
         };
         let stop = poll_fn(|cx| {
             let polled = exchange.poll(cx);
@@ -303,32 +321,7 @@ impl Session {
             }
         })
         .await;
-        let seen = exchange.seen;
-        self.tenancy.worker.metrics.clients_active.take_one();
-        self.tenancy.worker.count(&seen);
-        if self.cancel.end() {
-            // A cancel request is on its way and must not hit the connection's next client.
-            self.cancel.settled().await;
-        }
-        if let Some(ended) = self.rescue(&stop).or_else(|| self.outlive(&stop, &lease)) {
-            return ended;
-        }
-        self.note_floor(&seen);
-        let reason = self.reason();
-        match stop {
-            Ok(Stop::AtRest) => {
-                let lease = self.ask(lease).await?;
-                let reason = self.reason();
-                self.rest(reason, lease)
-            }
-            Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
-            Err(()) => {
-                if lease.is_at_rest() {
-                    self.kept = Some((reason.unwrap_or(PinReason::SessionMode), lease));
-                }
-                Err(End::Told(end::shutdown()))
-            }
-        }
+        (stop, exchange.seen)
     }
 
     /// Puts a request that a replica refused back, to be run on the primary.
@@ -384,7 +377,7 @@ impl Session {
         if !is_split && !routing.is_sampled() {
             return;
         }
-        let is_known = seen.queries <= 1 && leaves_no_trace(self.decision.verdict) && self.kept.is_none();
+        let is_known = seen.queries <= 1 && leaves_no_trace(self.decision.verdict);
         let is_replica = routing.gate.is_watched || self.tenancy.access == Access::ReadOnly;
         if seen.queries > 0 && !is_known && !is_replica && self.client.state.is_tracked {
             let view = Arc::clone(self.tenancy.view());
@@ -434,6 +427,7 @@ impl Session {
     /// The transaction is over: the connection goes back, or stays.
     fn rest(&mut self, reason: Option<PinReason>, lease: Lease) -> Result<(), End> {
         self.count_pin(reason);
+        self.client.routing.tie = reason.map(|_| self.client.state.tie());
         match reason {
             Some(reason) => self.kept = Some((reason, lease)),
             None => lease.give_back(),
@@ -463,6 +457,18 @@ impl Session {
             Err(fault) => return Err(End::Told(end::fault(&fault))),
         }
         Ok(())
+    }
+}
+
+/// A read of a session that keeps another connection is over.
+fn come_back(stop: Result<Stop, ()>, lease: Lease, is_told: bool) -> Result<(), End> {
+    match stop {
+        Ok(Stop::AtRest) => {
+            lease.give_back();
+            Ok(())
+        }
+        Ok(stop) => Err(end::of(stop, None, lease, &mut None, is_told)),
+        Err(()) => Err(End::Told(end::shutdown())),
     }
 }
 

@@ -27,6 +27,9 @@ pub const FINGERPRINT: &str = "SELECT pg_catalog.concat_ws(',', \
 /// Objects that PostgreSQL makes itself have lower numbers.
 const FIRST_USER_OID: u32 = 16_384;
 
+/// Types whose values are names, or have names in them: `regclass`, `regtype`, `regprocedure`, `regoperator`.
+const NAMING_TYPES: &str = "2205, 2206, 2202, 2204";
+
 /// What is asked of the objects that come with PostgreSQL, once for each version; as [`findings`] reads it.
 #[must_use]
 pub fn builtin_queries() -> [String; 2] {
@@ -36,7 +39,7 @@ pub fn builtin_queries() -> [String; 2] {
     );
     // A type's name before one value in parentheses is a cast.
     let types = format!(
-        " UNION ALL SELECT t.typname, true, false, false, 'internal', '' FROM pg_catalog.pg_type t \
+        " UNION ALL SELECT t.typname, true, false, false, 'internal', '', t.oid IN ({NAMING_TYPES}) FROM pg_catalog.pg_type t \
          WHERE t.oid < {FIRST_USER_OID} AND t.typtype IN ('b', 'r', 'm')"
     );
     [functions(&format!("p.oid < {FIRST_USER_OID}"), "''") + &types, relations]
@@ -74,7 +77,8 @@ pub fn queries(major_version: u32) -> [String; 4] {
 fn functions(which: &str, body: &str) -> String {
     format!(
         "SELECT p.proname, p.oid < {FIRST_USER_OID}, p.provolatile = 'v', \
-         p.pronargs - p.pronargdefaults <= 1 AND (p.pronargs >= 1 OR p.provariadic <> 0), l.lanname, {body} \
+         p.pronargs - p.pronargdefaults <= 1 AND (p.pronargs >= 1 OR p.provariadic <> 0), l.lanname, {body}, \
+         ARRAY[{NAMING_TYPES}]::oid[] OPERATOR(pg_catalog.&&) (p.proargtypes::oid[] || p.prorettype) \
          FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang \
          WHERE {which} AND p.prokind <> 'p' AND p.prorettype NOT IN ('pg_catalog.trigger'::pg_catalog.regtype, \
          'pg_catalog.event_trigger'::pg_catalog.regtype)"
@@ -101,7 +105,7 @@ fn uses_of_views() -> [String; 4] {
             "t",
             "typname",
             "pg_type",
-            "AND q.oid >= 16384",
+            &format!("AND (q.oid >= {FIRST_USER_OID} OR q.oid IN ({NAMING_TYPES}))"),
         ),
     ]
 }
@@ -145,13 +149,15 @@ fn uses() -> String {
         // What types are made of.
         format!(
             "SELECT 't', t.typname, 't', b.typname FROM pg_catalog.pg_type t \
-             JOIN pg_catalog.pg_type b ON b.oid IN (t.typbasetype, t.typelem) WHERE t.oid >= {user} AND b.oid >= {user}"
+             JOIN pg_catalog.pg_type b ON b.oid IN (t.typbasetype, t.typelem) \
+             WHERE t.oid >= {user} AND (b.oid >= {user} OR b.oid IN ({NAMING_TYPES}))"
         ),
         format!(
             "SELECT k.kind, c.relname, 't', t.typname FROM pg_catalog.pg_attribute a \
              JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
              CROSS JOIN (VALUES ('r'), ('t')) k(kind) \
-             WHERE t.oid >= {user} AND t.typtype IN ('b', 'd', 'r', 'm', 'c') AND a.attnum > 0 AND c.relpersistence <> 't'"
+             WHERE (t.oid >= {user} AND t.typtype IN ('b', 'd', 'r', 'm', 'c') OR t.oid IN ({NAMING_TYPES})) \
+             AND c.oid >= {user} AND a.attnum > 0 AND c.relpersistence <> 't'"
         ),
         format!(
             "SELECT 'f', p.proname, 't', t.typname FROM pg_catalog.pg_proc p \
@@ -209,6 +215,7 @@ fn function(row: Vec<Option<String>>) -> Option<Function> {
         takes_one: is(3),
         language: text(&row, 4)?,
         body: text(&row, 5).unwrap_or_default(),
+        resolves: is(6),
     })
 }
 

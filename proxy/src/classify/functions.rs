@@ -85,6 +85,28 @@ const SERVER_STATE: [&str; 39] = [
     "pg_tablespace_databases",
 ];
 
+/// They look names up in texts, or put objects into words; those that take or give a type like `regclass` are known by
+/// that.
+const RESOLVING: [&str; 17] = [
+    "current_schema",
+    "current_schemas",
+    "database_to_xml",
+    "database_to_xml_and_xmlschema",
+    "database_to_xmlschema",
+    "format_type",
+    "pg_describe_object",
+    "pg_identify_object",
+    "pg_identify_object_as_address",
+    "pg_input_error_info",
+    "pg_input_is_valid",
+    "pg_is_other_temp_schema",
+    "pg_my_temp_schema",
+    "row_security_active",
+    "schema_to_xml",
+    "schema_to_xml_and_xmlschema",
+    "schema_to_xmlschema",
+];
+
 /// Parts of the grammar that look like functions in servers from that version on.
 const GRAMMAR: [(u32, &str); 11] = [
     (160_000, "json"),
@@ -114,6 +136,16 @@ pub fn builtin(name: &str, is_volatile: bool) -> FunctionClass {
     }
 }
 
+/// Whether what a function that comes with PostgreSQL gives depends on what names stand for in its session.
+#[must_use]
+pub fn resolves(name: &str) -> bool {
+    let is_one_of_many = name.starts_with("pg_get_")
+        || name.starts_with("to_reg")
+        || name.starts_with("has_") && name.ends_with("_privilege")
+        || name.ends_with("_is_visible");
+    is_one_of_many || RESOLVING.binary_search(&name).is_ok()
+}
+
 /// Whether a volatile function of PostgreSQL, or of an extension that many have, has no effect.
 #[must_use]
 pub fn is_harmless(name: &str) -> bool {
@@ -141,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_tables_say_what_volatility_does_not() {
-        assert!(SAFE.is_sorted() && SERVER_STATE.is_sorted());
+        assert!(SAFE.is_sorted() && SERVER_STATE.is_sorted() && RESOLVING.is_sorted());
         for (name, is_volatile, class) in [
             ("lower", false, FunctionClass::Safe),
             ("random", true, FunctionClass::Safe),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::catalog::{Catalog, FunctionClass, Named, RelationClass};
 use crate::classify::decide::statements;
-use crate::classify::functions::{builtin, grammar, is_harmless, is_server_setting};
+use crate::classify::functions::{builtin, grammar, is_harmless, is_server_setting, resolves};
 use crate::classify::pieces::{Item, Piece, pieces};
 use crate::classify::plpgsql::only_reads;
 use crate::classify::reading::{Mention, prove, prove_expression};
@@ -48,6 +48,8 @@ pub struct Function {
     pub language: String,
     /// Its body, for languages that can be read.
     pub body: String,
+    /// It takes or gives values that are names.
+    pub resolves: bool,
 }
 
 /// One relation.
@@ -102,6 +104,8 @@ struct Web {
 #[derive(Default)]
 struct Node {
     stain: Option<Stain>,
+    /// What it gives depends on what names stand for.
+    resolves: bool,
     users: Vec<usize>,
 }
 
@@ -138,7 +142,11 @@ pub fn learn(findings: &Findings, base: Option<&Catalog>, epoch: u64) -> Catalog
         named(&mut catalog, name).function = Some(FunctionClass::Safe);
     }
     for (object, number) in &web.numbers {
-        put(&mut catalog, object, web.nodes.get(*number).and_then(|node| node.stain));
+        let Some(node) = web.nodes.get(*number) else { continue };
+        put(&mut catalog, object, node.stain);
+        if node.resolves {
+            put_resolving(&mut catalog, object);
+        }
     }
     for name in attributes {
         let entry = named(&mut catalog, name);
@@ -175,6 +183,15 @@ fn put(catalog: &mut Catalog, object: &Object, stain: Option<Stain>) {
     }
 }
 
+fn put_resolving(catalog: &mut Catalog, object: &Object) {
+    match object {
+        Object::Function(name) | Object::Relation(name) | Object::Type(name) => {
+            named(catalog, name).resolves = true;
+        }
+        Object::Operator(name) => catalog.resolving_operators.push(name.as_str().into()),
+    }
+}
+
 impl Web {
     fn know(&mut self, object: Object, stain: Option<Stain>) {
         let next = self.nodes.len();
@@ -203,6 +220,19 @@ impl Web {
         if named.is_unsafe_type {
             self.know(Object::Type(name.to_owned()), Some(Stain::Volatile));
         }
+        if named.resolves {
+            for object in [Object::Function, Object::Relation, Object::Type] {
+                self.know_resolving(object(name.to_owned()));
+            }
+        }
+    }
+
+    fn know_resolving(&mut self, object: Object) {
+        self.know(object.clone(), None);
+        let node = self.numbers.get(&object).and_then(|number| self.nodes.get_mut(*number));
+        if let Some(node) = node {
+            node.resolves = true;
+        }
     }
 
     fn use_of(&mut self, user: &Object, used: &Object) {
@@ -226,7 +256,16 @@ impl Web {
             } else {
                 stain_of(function, &object, self)
             };
-            self.know(object, stain);
+            self.know(object.clone(), stain);
+            // A body's names are looked up when it runs; a body in C is not read.
+            let has_body = !function.is_builtin && function.language != "internal";
+            if has_body || function.resolves || (function.is_builtin && resolves(&function.name)) {
+                self.know_resolving(object);
+                // The names of PostgreSQL's own types are among its functions.
+                if function.is_builtin {
+                    self.know_resolving(Object::Type(function.name.clone()));
+                }
+            }
         }
         for relation in &findings.relations {
             let Some(definition) = &relation.definition else { continue };
@@ -244,19 +283,26 @@ impl Web {
         }
     }
 
-    /// Takes the stains to all who use what is stained.
+    /// Takes what is to be said against an object to all who use it.
     fn spread(&mut self) {
-        let is_stained = |(_, node): &(usize, &Node)| node.stain.is_some();
-        let mut stained: Vec<usize> =
-            self.nodes.iter().enumerate().filter(is_stained).map(|(number, _)| number).collect();
-        while let Some(number) = stained.pop() {
+        let is_marked = |(_, node): &(usize, &Node)| node.stain.is_some() || node.resolves;
+        let mut marked: Vec<usize> =
+            self.nodes.iter().enumerate().filter(is_marked).map(|(number, _)| number).collect();
+        while let Some(number) = marked.pop() {
             let Some(node) = self.nodes.get_mut(number) else { continue };
-            let (stain, users) = (node.stain, std::mem::take(&mut node.users));
-            for user in users {
-                if let Some(node) = self.nodes.get_mut(user).filter(|node| node.stain.is_none()) {
-                    node.stain = stain;
-                    stained.push(user);
+            let (stain, resolves, users) = (node.stain, node.resolves, std::mem::take(&mut node.users));
+            for user in &users {
+                let Some(node) = self.nodes.get_mut(*user) else { continue };
+                let before = (node.stain, node.resolves);
+                node.stain = node.stain.or(stain);
+                node.resolves |= resolves;
+                if (node.stain, node.resolves) != before {
+                    marked.push(*user);
                 }
+            }
+            // One that is marked in the other way later tells its users again.
+            if let Some(node) = self.nodes.get_mut(number) {
+                node.users = users;
             }
         }
     }

@@ -23,6 +23,9 @@ pub struct Question {
     pub settings: BTreeMap<String, String>,
     /// What is there of what was asked about.
     pub present: Kinds,
+    /// The names of temporary relations and types; `None` where one of them has another character than ASCII prints, or a
+    /// temporary table is the child of one that is not, which then shows its rows.
+    pub temporary: Option<Vec<Box<str>>>,
     /// Names and bodies.
     pub bodies: Vec<(String, String)>,
     /// Whether everything could be read; a value may be in another encoding.
@@ -49,6 +52,21 @@ const KINDS: [(Kinds, &str, &str); 5] = [
     ),
 ];
 
+/// The names of temporary relations and types, as far as they can be compared with those in a text; see
+/// [`Question::temporary`].
+const TEMPORARY_NAMES: &str = " UNION ALL \
+    (SELECT CASE WHEN named.n OPERATOR(pg_catalog.~) '[^ -~]' THEN 'h' ELSE 'n' END, \
+     CASE WHEN named.n OPERATOR(pg_catalog.~) '[^ -~]' THEN '' ELSE named.n END, '' FROM (\
+     SELECT c.relname::pg_catalog.text FROM pg_catalog.pg_class c \
+     WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema() AND c.relkind OPERATOR(pg_catalog.<>) 'i' \
+     UNION SELECT t.typname::pg_catalog.text FROM pg_catalog.pg_type t \
+     WHERE t.typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()) named(n) LIMIT 1001) \
+    UNION ALL SELECT 'h','','' WHERE EXISTS (SELECT FROM pg_catalog.pg_class c \
+     JOIN pg_catalog.pg_inherits i ON i.inhrelid OPERATOR(pg_catalog.=) c.oid \
+     JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) i.inhparent \
+     WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema() \
+     AND p.relnamespace OPERATOR(pg_catalog.<>) c.relnamespace)";
+
 impl Question {
     /// A question about these kinds and functions.
     #[must_use]
@@ -58,6 +76,7 @@ impl Question {
             functions,
             settings: BTreeMap::new(),
             present: Kinds::NONE,
+            temporary: Some(Vec::new()),
             bodies: Vec::new(),
             is_readable: true,
         }
@@ -83,6 +102,9 @@ impl Question {
         }
         for (_, letter, condition) in KINDS.iter().filter(|(kind, ..)| self.kinds.has(*kind)) {
             let _ = write!(sql, " UNION ALL SELECT '{letter}','','' WHERE {condition}");
+        }
+        if self.kinds.has(Kinds::TEMP) {
+            sql.push_str(TEMPORARY_NAMES);
         }
         if !self.functions.is_empty() {
             // Functions with a body in standard SQL came with version 14.
@@ -124,6 +146,8 @@ impl Question {
                 self.settings.insert(name.to_ascii_lowercase(), value);
             }
             "f" => self.bodies.push((name, value)),
+            "n" => self.temporary.iter_mut().for_each(|names| names.push(name.as_str().into())),
+            "h" => self.temporary = None,
             letter => {
                 if let Some((kind, ..)) = KINDS.iter().find(|(_, known, _)| *known == letter) {
                     self.present = self.present.and(*kind);
@@ -146,6 +170,7 @@ mod tests {
             ["s", "my.gone", ""],
             ["s", "search_path", ""],
             ["t", "", ""],
+            ["n", "orders", ""],
             ["f", "f", "SELECT 1"],
         ] {
             question.take_row(fields.map(|field| Some(field.to_owned())).to_vec());
@@ -153,6 +178,9 @@ mod tests {
         let settings: Vec<_> = question.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         assert_eq!(settings, [("datestyle", "German, DMY"), ("search_path", "")]);
         assert_eq!(question.present, Kinds::TEMP);
+        assert_eq!(question.temporary, Some(vec!["orders".into()]));
+        question.take_row(["h", "", ""].map(|field| Some(field.to_owned())).to_vec());
+        assert_eq!(question.temporary, None);
         assert_eq!(question.bodies, [("f".to_owned(), "SELECT 1".to_owned())]);
         assert!(question.is_readable);
     }

@@ -99,7 +99,7 @@ pub fn of(
     is_told: bool,
 ) -> End {
     let end = match stop {
-        Stop::AtRest | Stop::Terminated | Stop::ClientGone(_) => End::Left,
+        Stop::AtRest | Stop::Asked | Stop::Terminated | Stop::ClientGone(_) => End::Left,
         Stop::ClientFault(reason) => End::Told(fault(&reason)),
         Stop::ServerGone(_) if is_told => End::Closed,
         Stop::ServerGone(error) => {

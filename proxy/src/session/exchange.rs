@@ -17,6 +17,7 @@ use crate::session::forward::{Forwarded, forward};
 use crate::session::refusal::Limits;
 use crate::session::relay::{OutOfStep, Seen, put_local, walk};
 use crate::session::request::RequestFault;
+use crate::session::waiting::{Next, next};
 use crate::socket::poll_write;
 
 /// Bytes of a client that are read ahead of the server.
@@ -27,6 +28,8 @@ const READ_AHEAD_MAX: usize = 256 * 1024;
 pub enum Stop {
     /// Nothing is under way: the connection is between transactions, and the client has everything.
     AtRest,
+    /// The client has sent a whole request, of which the server has nothing yet.
+    Asked,
     /// The client has said goodbye.
     Terminated,
     /// The client has gone without a word.
@@ -56,6 +59,9 @@ pub struct Exchange<'a> {
     pub seen: Seen,
     /// Whether anything has been sent to the server; before that, being at rest means nothing.
     pub is_begun: bool,
+    /// Nothing is sent to the server, whose own messages are passed on until the client has sent a whole request: how
+    /// much of it has been looked at.
+    pub awaited: Option<usize>,
 }
 
 impl Exchange<'_> {
@@ -74,7 +80,11 @@ impl Exchange<'_> {
 
     /// Sends what can be sent, then reads. Tells whether anything was read, which is then to be sent.
     fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
-        self.push_to_server(cx)?;
+        if let Some(scanned) = &mut self.awaited {
+            look(self.client, scanned, self.limits)?;
+        } else {
+            self.push_to_server(cx)?;
+        }
         self.push_to_client(cx)?;
         if self.is_at_rest() {
             return Err(Stop::AtRest);
@@ -179,5 +189,17 @@ impl Exchange<'_> {
             && self.client.outbox.is_empty()
             && self.client.streaming == 0
             && self.client.discarding == 0
+    }
+}
+
+/// Looks for a whole request; answers what needs no server.
+fn look(client: &mut Client, scanned: &mut usize, limits: Limits) -> Result<(), Stop> {
+    loop {
+        match next(client, scanned, limits.message_bytes_max).map_err(Stop::ClientFault)? {
+            Next::Request => return Err(Stop::Asked),
+            Next::Terminate => return Err(Stop::Terminated),
+            Next::Answered => {}
+            Next::Read => return Ok(()),
+        }
     }
 }

@@ -317,7 +317,7 @@ pub fn first_text<'a>(request: &'a [u8], statements: &'a ClientStatements) -> Op
 }
 
 /// The statement's text that a message brings, or names.
-fn text_of<'a>(kind: u8, message: &'a [u8], statements: &'a ClientStatements) -> Option<&'a [u8]> {
+pub fn text_of<'a>(kind: u8, message: &'a [u8], statements: &'a ClientStatements) -> Option<&'a [u8]> {
     match kind {
         QUERY => Some(query_text(message)),
         PARSE => parse(message)?.text(),

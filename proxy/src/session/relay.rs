@@ -34,6 +34,8 @@ pub struct Seen {
     pub errors: u64,
     /// Whether the server has said that it ends the connection.
     pub is_fatal: bool,
+    /// Whether the client was notified of something.
+    pub is_notified: bool,
 }
 
 /// The server does not answer what it was asked: nothing of what it sends can be trusted to be for this client.
@@ -232,7 +234,10 @@ fn take(
             server.is_copying_in = server.replies.begin_copy();
         }
         PARAMETER_STATUS => note_parameter(server),
-        NOTIFICATION_RESPONSE => return Ok(Fate::Pass),
+        NOTIFICATION_RESPONSE => {
+            seen.is_notified = true;
+            return Ok(Fate::Pass);
+        }
         ERROR_RESPONSE => return Ok(take_error(client, server, seen)),
         READY_FOR_QUERY => {
             take_ready(server, seen, out_of_step)?;

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use pgrouting_contract::config::PoolMode;
-use pgrouting_contract::report::{Health, Role};
 use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 use tokio::time::Instant;
@@ -19,6 +18,7 @@ use crate::session::judge::{Judge, Segment, shape};
 use crate::session::named_commands::NamedCommands;
 use crate::session::prepared::ClientStatements;
 use crate::session::rescue::Rescue;
+use crate::session::tie::Tie;
 
 /// What a session may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,25 +43,6 @@ struct Wishes {
     is_read_committed: bool,
 }
 
-/// Where a statement would go, and why.
-#[derive(Debug)]
-pub struct Explanation {
-    /// The kind of server.
-    pub target: &'static str,
-    /// Why.
-    pub why: Why,
-    /// What the statement is.
-    pub verdict: Verdict,
-    /// Where that was decided: the byte, from 1 on, and the text there.
-    pub place: Option<(usize, String)>,
-    /// The catalog that it was judged by.
-    pub catalog: String,
-    /// How the verdict was found.
-    pub found: &'static str,
-    /// Each server, and what speaks for or against it.
-    pub candidates: Vec<(String, String)>,
-}
-
 /// Where a transaction went, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
@@ -71,6 +52,23 @@ pub struct Decision {
     pub why: Why,
     /// What its first request was judged to be.
     pub verdict: Verdict,
+}
+
+impl Decision {
+    /// The session keeps a connection: the request runs there, or on a replica without having the primary instead.
+    pub(super) fn tie(&mut self, lets_go: bool, view: &View) {
+        if view.topology.replicas().next().is_none() {
+            (self.aim, self.why) = (Aim::PRIMARY, Why::NoReplica);
+        } else if lets_go {
+            (self.aim.falls_back, self.aim.counts_primary) = (false, false);
+        } else {
+            (self.aim, self.why) = (Aim::PRIMARY, Why::Pinned);
+        }
+    }
+
+    /// Nothing is known of the request: it may do anything.
+    pub const UNKNOWN: Self =
+        Self { aim: Aim::PRIMARY, why: Why::Pinned, verdict: Verdict::Primary(Reason::Unparsed) };
 }
 
 /// A session's part in routing.
@@ -98,6 +96,8 @@ pub struct Routing {
     pub rescue: Rescue,
     /// What may be sent to the server of this exchange.
     pub gate: Gate,
+    /// What ties the session to the connection that it keeps, if it keeps one.
+    pub tie: Option<Tie>,
     /// The user.
     user: Arc<str>,
     /// The session's lot, below 10,000: it is in the share that is split where that is larger.
@@ -139,6 +139,7 @@ impl Routing {
             last: None,
             rescue: Rescue::default(),
             gate: Gate::default(),
+            tie: None,
             user: user.into(),
             lot: rand::random::<u16>() % 10_000,
         }
@@ -175,12 +176,37 @@ impl Routing {
     }
 
     /// Where the transaction that begins with this request goes.
-    pub fn decide(&mut self, view: &View, access: Access, segment: &Segment) -> Decision {
+    pub fn decide(
+        &mut self,
+        view: &View,
+        access: Access,
+        segment: &Segment,
+        request: &[u8],
+        statements: &ClientStatements,
+    ) -> Decision {
         let is_rescued = self.rescue.take_rescued();
-        self.weigh(view, access, segment, is_rescued)
+        let mut decision = self.weigh(view, access, segment, is_rescued);
+        if self.tie.is_some() && decision.aim.side != Side::Primary {
+            decision.tie(self.lets_go(segment, request, statements), view);
+        }
+        decision
     }
 
-    fn weigh(&mut self, view: &View, access: Access, segment: &Segment, is_rescued: bool) -> Decision {
+    /// Whether the tie of the session, if there is one, lets a request run elsewhere.
+    fn lets_go(&self, segment: &Segment, request: &[u8], statements: &ClientStatements) -> bool {
+        let Some(tie) = &self.tie else { return true };
+        segment.verdict == Verdict::Read
+            && segment.runs
+            && tie.lets_request_go(request, statements, self.judge.catalog().map(|catalog| &**catalog))
+    }
+
+    pub(super) fn weigh(
+        &mut self,
+        view: &View,
+        access: Access,
+        segment: &Segment,
+        is_rescued: bool,
+    ) -> Decision {
         let config = &view.active.config;
         let split = &config.split;
         let question = Question {
@@ -220,56 +246,6 @@ impl Routing {
             }
         }
         Decision { aim, why, verdict: segment.verdict }
-    }
-
-    /// Where a statement would go now, and why. Nothing is decided by it.
-    pub fn explain(&mut self, sql: &str, view: &View) -> Explanation {
-        self.judge.refresh();
-        let (segment, found, place) = self.judge.explain(sql.as_bytes());
-        let decision = self.weigh(view, Access::Routed, &segment, false);
-        let server = |index: usize| view.topology.servers.get(index);
-        let candidates = (0..view.topology.servers.len()).filter_map(|index| {
-            Some((server(index)?.name.clone(), self.candidate(view, index, &decision.aim)))
-        });
-        Explanation {
-            target: if decision.aim.side == Side::Replica && decision.why != Why::NoReplica {
-                "replica"
-            } else {
-                "primary"
-            },
-            why: decision.why,
-            verdict: decision.verdict,
-            place,
-            catalog: self.judge.catalog().map_or_else(
-                || "not known".to_owned(),
-                |catalog| format!("snapshot {}, {} names", catalog.epoch, catalog.names.len()),
-            ),
-            found,
-            candidates: candidates.collect(),
-        }
-    }
-
-    /// What speaks for or against a server.
-    fn candidate(&self, view: &View, index: usize, aim: &Aim) -> String {
-        let Some(server) = view.topology.servers.get(index) else { return String::new() };
-        let is_primary = view.topology.primary() == Some(index);
-        if aim.side != Side::Replica {
-            return if is_primary { "taken" } else { "dropped: not the primary" }.to_owned();
-        }
-        if is_primary {
-            return if aim.counts_primary { "candidate" } else { "dropped: the primary" }.to_owned();
-        }
-        if server.health != Health::Up || server.role != Role::Replica {
-            return format!("dropped: {:?} {:?} {}", server.health, server.role, server.message);
-        }
-        if server.weight == 0 {
-            return "dropped: weight 0".to_owned();
-        }
-        let replayed = view.positions.get(index).map_or(0, |position| position.lsn());
-        if aim.floor > replayed {
-            return format!("dropped: replayed {replayed} of {}", aim.floor);
-        }
-        "candidate".to_owned()
     }
 
     fn is_primary_user(&self, split: &SplitConfig) -> bool {
@@ -359,7 +335,8 @@ impl Routing {
     #[must_use]
     pub fn may_put_off(&self, view: &View, access: Access) -> bool {
         let config = &view.active.config;
-        config.split.transactions == Transactions::ReadOnlyPrefix
+        self.tie.is_none()
+            && config.split.transactions == Transactions::ReadOnlyPrefix
             && config.stage >= Stage::Split
             && config.pooling.mode == PoolMode::Transaction
             && access == Access::Routed
@@ -441,7 +418,8 @@ impl Routing {
             && admits(role, segment.verdict)
             && !segment.is_unread
             && !segment.is_learned
-            && !(segment.is_open && segment.runs);
+            && !(segment.is_open && segment.runs)
+            && self.lets_go(&segment, bytes.get(..segment.length).unwrap_or_default(), statements);
         if is_fine { Pass::Yes } else { Pass::No }
     }
 }

@@ -20,6 +20,7 @@ use crate::server::question::Question;
 use crate::server::settings::{
     APPLICATION_NAME, REPLICATION, SESSION_AUTHORIZATION, Settings, SettingsRegistry,
 };
+use crate::session::tie::Tie;
 use crate::transaction::PinReason;
 
 /// Settings with a dot in their names that are asked about; a session with more is tied to its connection.
@@ -32,9 +33,9 @@ pub struct Tracking {
     pub registry: Arc<SettingsRegistry>,
     /// What was seen that relies on one connection.
     pub audit: Arc<Audit>,
-    /// What the database's functions do.
     /// The database's catalog, which definitions make outdated.
     pub catalog: Arc<CatalogCell>,
+    /// What the database's functions do.
     bodies: Bodies,
 }
 
@@ -87,6 +88,8 @@ pub struct State {
     mentioned: Kinds,
     /// What ties it to its connection.
     pins: Kinds,
+    /// The tie of its temporary objects, if it has any.
+    temporary: Tie,
     /// The server did not answer; it is asked again after the next statement.
     is_unanswered: bool,
     /// The names of settings with a dot that it may have set.
@@ -123,6 +126,7 @@ impl State {
             changed: Kinds::NONE,
             mentioned: Kinds::NONE,
             pins: Kinds::NONE,
+            temporary: Tie::Fast,
             is_unanswered: false,
             unknown: Vec::new(),
             databases: None,
@@ -178,7 +182,8 @@ impl State {
             self.changed = self.changed.and(Kinds::ASKABLE);
             self.unknown.extend(unknown);
         }
-        if begins.has(Kinds::CREATE) && self.creates_temporary() {
+        // ALTER may give a temporary object another name.
+        if begins.has(Kinds::CREATE) && (self.creates_temporary() || self.pins.has(Kinds::TEMP)) {
             self.changed = self.changed.and(Kinds::TEMP);
         }
         self.mentioned = self.mentioned.and(begins);
@@ -303,6 +308,9 @@ impl State {
             return None;
         }
         self.pins = self.pins.without(question.kinds).and(question.present.among(Kinds::PINNING));
+        if question.kinds.has(Kinds::TEMP) {
+            self.temporary = Tie::of_temporary(question.temporary.as_deref());
+        }
         if !question.kinds.has(Kinds::SETTING) {
             return None;
         }
@@ -365,6 +373,19 @@ impl State {
         found.or_else(|| self.is_unanswered.then_some(PinReason::Opaque))
     }
 
+    /// What of its reads may run elsewhere, as long as it has to stay.
+    #[must_use]
+    pub fn tie(&self) -> Tie {
+        let fast = Kinds::LOCK.and(Kinds::LOAD).and(Kinds::OPAQUE);
+        if !self.is_tracked || self.is_unanswered || !self.pins.among(fast).is_empty() {
+            Tie::Fast
+        } else if self.pins.has(Kinds::TEMP) {
+            self.temporary.clone()
+        } else {
+            Tie::Loose
+        }
+    }
+
     /// Whether the connection cannot be cleaned for another client by `DISCARD ALL`.
     #[must_use]
     pub fn is_spoilt(&self) -> bool {
@@ -374,122 +395,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::classify::tags::tag_effect;
-    use crate::classify::touches::touches;
-
-    fn state(startup: &[(&str, &str)]) -> State {
-        let registry = Arc::new(SettingsRegistry::default());
-        let pairs: Vec<_> = startup.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let startup = registry.from_startup(&pairs, false).unwrap();
-        State::new(
-            Databases::default().tracking("d", &registry, &Arc::default(), &Arc::default()),
-            startup,
-            true,
-        )
-    }
-
-    fn run(state: &mut State, sql: &str) {
-        state.note(&touches(sql.as_bytes()), sql.as_bytes());
-    }
-
-    /// Lets the server answer with these settings and kinds.
-    fn answer(state: &mut State, settings: &[(&str, &str)], present: Kinds) {
-        let (mut question, _) = state.question(15).unwrap();
-        question.settings = settings.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        question.present = present;
-        state.answered(question, "app");
-    }
-
-    #[test]
-    fn a_setting_is_asked_about_and_kept() {
-        let mut state = state(&[("timezone", "UTC")]);
-        run(&mut state, "SET geqo = off");
-        answer(
-            &mut state,
-            &[("geqo", "off"), ("timezone", "UTC"), ("session_authorization", "app")],
-            Kinds::NONE,
-        );
-        assert_eq!(state.settings.value("geqo"), Some("off"));
-        assert_eq!(state.settings.value("session_authorization"), None);
-        assert_eq!(state.reason(), None);
-        assert!(state.question(15).is_none());
-    }
-
-    #[test]
-    fn a_reset_goes_back_to_what_the_client_came_with() {
-        let mut state = state(&[("timezone", "UTC")]);
-        run(&mut state, "RESET timezone");
-        answer(&mut state, &[], Kinds::NONE);
-        assert_eq!(state.settings.value("timezone"), Some("UTC"));
-    }
-
-    #[test]
-    fn what_is_there_pins_until_it_is_gone() {
-        let mut state = state(&[]);
-        run(&mut state, "CREATE TEMP TABLE t ()");
-        answer(&mut state, &[], Kinds::TEMP);
-        assert_eq!(state.reason(), Some(PinReason::TempTable));
-        run(&mut state, "SELECT 1");
-        assert!(state.question(15).is_none());
-        run(&mut state, "DROP TABLE t");
-        answer(&mut state, &[], Kinds::NONE);
-        assert_eq!(state.reason(), None);
-    }
-
-    #[test]
-    fn what_is_local_is_not_asked_about() {
-        let mut state = state(&[]);
-        run(&mut state, "SET LOCAL my.user = 'x'; SELECT set_config('my.user', $1, true)");
-        state.note_tag(tag_effect(b"SET"));
-        assert!(state.question(15).is_none());
-        assert_eq!(state.reason(), None);
-    }
-
-    #[test]
-    fn a_tag_tells_of_what_was_not_read() {
-        let mut state = state(&[]);
-        state.note_tag(tag_effect(b"SET"));
-        assert!(state.question(15).is_none(), "the session stays, so nothing has to be known");
-        assert_eq!(state.reason(), Some(PinReason::Opaque));
-        state.note_tag(tag_effect(b"DISCARD ALL"));
-        assert_eq!(state.reason(), None);
-    }
-
-    #[test]
-    fn without_an_answer_the_session_stays_and_asks_again() {
-        let mut state = state(&[]);
-        run(&mut state, "SET geqo = off");
-        let (question, _) = state.question(15).unwrap();
-        state.unanswered(question);
-        assert!(state.question(15).is_none());
-        assert_eq!(state.reason(), Some(PinReason::Opaque));
-        run(&mut state, "SET LOCAL geqo = off");
-        answer(&mut state, &[("geqo", "off")], Kinds::NONE);
-        assert_eq!(state.reason(), None);
-    }
-
-    #[test]
-    fn a_function_is_asked_about_the_first_time_only() {
-        let mut state = state(&[]);
-        run(&mut state, "SELECT lower('A')");
-        let (question, sql) = state.question(15).unwrap();
-        assert!(sql.contains("pg_proc") && sql.contains("E'lower'"));
-        state.answered(question, "app");
-        run(&mut state, "SELECT lower('B')");
-        assert!(state.question(15).is_none());
-    }
-
-    #[test]
-    fn in_session_mode_nothing_is_asked() {
-        let mut state = state(&[]);
-        state.is_tracked = false;
-        run(&mut state, "SET geqo = off; LISTEN x");
-        state.note_unread();
-        assert!(state.question(15).is_none());
-        assert_eq!(state.reason(), None);
-        assert!(!state.is_spoilt());
-        assert_eq!(state.tracking.audit.entries().len(), 1);
-    }
-}
+mod tests;

@@ -99,6 +99,13 @@ impl Tenancy {
         self.view.topology.primary() == Some(self.server)
     }
 
+    /// Goes back to a lease that was taken earlier.
+    pub fn stand_at(&mut self, lease: &Lease) {
+        let pools = &self.view.pools;
+        // A server that has left the document is none of them.
+        self.server = pools.iter().position(|pool| Arc::ptr_eq(pool, lease.pool())).unwrap_or(usize::MAX);
+    }
+
     /// The name of the server of the latest lease.
     #[must_use]
     pub fn server_name(&self) -> Arc<str> {

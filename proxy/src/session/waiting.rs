@@ -62,7 +62,8 @@ pub async fn request(
 }
 
 /// What the front of the inbox asks for.
-enum Next {
+#[derive(Debug)]
+pub enum Next {
     /// A server.
     Request,
     /// Goodbye.
@@ -74,7 +75,14 @@ enum Next {
 }
 
 /// Looks at the front of the inbox; answers there what needs no server.
-fn next(client: &mut Client, scanned: &mut usize, message_bytes_max: usize) -> Result<Next, RequestFault> {
+///
+/// # Errors
+/// When there is what no client may send.
+pub fn next(
+    client: &mut Client,
+    scanned: &mut usize,
+    message_bytes_max: usize,
+) -> Result<Next, RequestFault> {
     if client.discarding > 0 {
         return Ok(if client.discard() { Next::Read } else { Next::Answered });
     }

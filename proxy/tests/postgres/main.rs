@@ -35,3 +35,4 @@ mod settings;
 mod simple_as_postgres;
 mod split;
 mod split_faults;
+mod split_tied;
