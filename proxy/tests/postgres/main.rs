@@ -30,6 +30,7 @@ mod protocol;
 mod random_as_postgres;
 mod random_cancels;
 mod random_split;
+mod random_tied;
 mod session_mode;
 mod settings;
 mod simple_as_postgres;
