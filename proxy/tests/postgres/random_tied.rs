@@ -9,7 +9,7 @@ use super::support::random::{Random, number_in};
 use super::support::server::Database;
 
 /// Statements of one run; `PGROUTING_TEST_STATEMENTS` plays more, `PGROUTING_TEST_SEED` others.
-const USUAL: u64 = 400;
+const USUAL: u64 = 1500;
 
 const NAMES: [&str; 3] = ["crate", "shelf", "scratch"];
 
@@ -73,8 +73,8 @@ fn form(random: &mut Random) -> (String, Vec<u8>) {
 
 fn change(random: &mut Random) -> String {
     let name = random.pick(&NAMES);
-    match random.below(14) {
-        0 => format!("CREATE TEMP TABLE {name} AS SELECT 1 AS id"),
+    match random.below(24) {
+        0 | 14..18 => format!("CREATE TEMP TABLE {name} AS SELECT 1 AS id"),
         1 => format!("CREATE TEMP VIEW {name} AS SELECT 2 AS id"),
         2 => format!("CREATE TEMP TABLE {name} (id int) ON COMMIT DROP"),
         3 => format!("SELECT 4 AS id INTO TEMP {name}"),
@@ -84,8 +84,8 @@ fn change(random: &mut Random) -> String {
         7 => format!("CREATE TEMP TABLE {name} () INHERITS (public.crate)"),
         8 => "DISCARD TEMP".to_owned(),
         9 => "BEGIN".to_owned(),
-        10 => "ROLLBACK".to_owned(),
-        11 => "COMMIT".to_owned(),
+        10 | 18 => "ROLLBACK".to_owned(),
+        11 | 19 => "COMMIT".to_owned(),
         12 => format!("DROP VIEW IF EXISTS pg_temp.{name}"),
         _ => format!("DROP TABLE IF EXISTS pg_temp.{name}"),
     }
