@@ -248,6 +248,7 @@ fn report_of(admin: &Admin) -> ProxyReport {
         state: admin.readiness.state(),
         config: admin.control.store.report(),
         servers: admin.control.fleet.report(),
+        conflict: admin.control.fleet.view().topology.conflict.clone(),
         credentials: admin.control.credentials.report(),
         clients: ClientReport {
             connected: total(workers, |w| &w.clients),

@@ -9,6 +9,7 @@ pub mod classify;
 pub mod route;
 pub mod topology;
 
+pub mod election;
 pub mod fleet;
 pub mod pool;
 pub mod server;
@@ -23,6 +24,7 @@ pub mod peers;
 pub mod positions;
 pub mod roles;
 pub mod sites;
+pub mod standing;
 pub mod tally;
 
 pub mod config;

@@ -115,6 +115,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     let (audit, sites) = (Arc::default(), Arc::default());
     let catalogs = Catalogs::new(Arc::clone(&fleet), Arc::clone(&credentials), settings.none());
     let context = Arc::new(Context {
+        zone: std::env::var("PGROUTING_ZONE").ok().filter(|zone| !zone.is_empty()),
         roles: Roles::new(Arc::clone(&credentials), settings.none()),
         cancels: Arc::clone(&cancels),
         peers: Peers::default(),

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgrouting_contract::report::{Health, Role};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
+use crate::positions::{COLUMNS, Sample};
 use crate::server::connect::{ConnectError, Endpoint};
 use crate::server::connection::ServerConnection;
 use crate::server::own::Own;
@@ -20,10 +21,17 @@ const QUERY: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
      THEN (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint())::pg_catalog.text \
      ELSE ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int4::text \
      END, \
-     (SELECT system_identifier FROM pg_catalog.pg_control_system())";
+     (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
+     (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver), ";
 
 /// The part of it that every role may ask.
-const QUERY_WITHOUT_PRIVILEGES: &str = "SELECT pg_catalog.pg_is_in_recovery(), NULL, NULL";
+const QUERY_WITHOUT_PRIVILEGES: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
+     CASE WHEN NOT pg_catalog.pg_is_in_recovery() \
+     THEN ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int4::text \
+     END, NULL, NULL, ";
+
+/// Columns of either before those of the position.
+const COLUMNS_BEFORE: usize = 4;
 
 /// What a probe found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +44,10 @@ pub enum Observation {
         timeline: Option<u32>,
         /// The identity of its database cluster, where the monitor's role may ask.
         system_identifier: Option<u64>,
+        /// The timeline that a standby gets from its primary, where the monitor's role may ask.
+        follows: Option<u32>,
+        /// How far its log has come.
+        sample: Option<Sample>,
     },
     /// Nobody could ask it: the monitor's user is not known yet.
     Unasked(String),
@@ -74,11 +86,16 @@ pub struct Monitor {
     pub interval: Duration,
     /// Asks for a probe before its time: somebody failed to reach the server.
     pub hurry: Arc<Notify>,
+    /// Whether something is to be found out quickly.
+    pub urgency: watch::Receiver<bool>,
 }
+
+/// The time from one probe to the next while something is to be found out quickly.
+const URGENT_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Monitor {
     /// Probes for ever and tells `observe` each result. Ends when it is dropped.
-    pub async fn run(self, observe: impl Fn(Observation)) {
+    pub async fn run(mut self, observe: impl Fn(Observation, Instant)) {
         let mut connection = None;
         let mut silences = Silences::default();
         loop {
@@ -90,11 +107,21 @@ impl Monitor {
             }
             debug!(endpoint = %self.endpoint, ?observation, "probed");
             if let Some(observation) = silences.judge(observation) {
-                observe(observation);
+                observe(observation, began);
             }
+            self.rest(began).await;
+        }
+    }
+
+    /// Waits for the next probe's time.
+    async fn rest(&mut self, began: Instant) {
+        loop {
+            let is_urgent = *self.urgency.borrow_and_update();
+            let interval = if is_urgent { self.interval.min(URGENT_INTERVAL) } else { self.interval };
             tokio::select! {
-                () = sleep_until(began + self.interval) => {}
-                () = self.hurry.notified() => {}
+                () = sleep_until(began + interval) => return,
+                () = self.hurry.notified() => return,
+                Ok(()) = self.urgency.changed() => {}
             }
         }
     }
@@ -123,9 +150,10 @@ impl Monitor {
                 connection.insert(self.own.connect(&self.endpoint).await?)
             }
         };
-        match connection.run(QUERY).await {
+        let sql = |about: &str| format!("{about}{COLUMNS}");
+        match connection.run(&sql(QUERY)).await {
             Err(ConnectError::Refused(message)) if error_field(&message, b'C') == Some(b"42501") => {
-                connection.run(QUERY_WITHOUT_PRIVILEGES).await.map(|rows| observation_from(&rows))
+                connection.run(&sql(QUERY_WITHOUT_PRIVILEGES)).await.map(|rows| observation_from(&rows))
             }
             other => other.map(|rows| observation_from(&rows)),
         }
@@ -157,13 +185,18 @@ fn observation_of(error: &ConnectError) -> Observation {
 }
 
 fn observation_from(rows: &[Vec<Option<String>>]) -> Observation {
-    let Some([Some(in_recovery), timeline, system_identifier]) = rows.first().map(Vec::as_slice) else {
+    let row = rows.first().map(Vec::as_slice).unwrap_or_default();
+    let Some((&[Some(ref in_recovery), ref timeline, ref system_identifier, ref follows], position)) =
+        row.split_first_chunk::<COLUMNS_BEFORE>()
+    else {
         return Observation::Down("the answer to the probe has no row".to_owned());
     };
     Observation::Answered {
         role: if in_recovery == "t" { Role::Replica } else { Role::Primary },
         timeline: timeline.as_ref().and_then(|text| text.parse().ok()),
         system_identifier: system_identifier.as_ref().and_then(|text| text.parse().ok()),
+        follows: follows.as_ref().and_then(|text| text.parse().ok()),
+        sample: Sample::from_columns(position),
     }
 }
 
@@ -173,18 +206,35 @@ mod tests {
 
     #[test]
     fn an_answer_tells_role_and_identity() {
-        let row = |fields: [Option<&str>; 3]| vec![fields.map(|f| f.map(str::to_owned)).to_vec()];
+        let row = |fields: [Option<&str>; 7]| vec![fields.map(|f| f.map(str::to_owned)).to_vec()];
+        let identifier = Some("18446744073709551615");
         assert_eq!(
-            observation_from(&row([Some("t"), Some("3"), Some("18446744073709551615")])),
+            observation_from(&row([
+                Some("t"),
+                Some("3"),
+                identifier,
+                Some("2"),
+                Some("10"),
+                Some("9"),
+                Some("200")
+            ])),
             Observation::Answered {
                 role: Role::Replica,
                 timeline: Some(3),
-                system_identifier: Some(u64::MAX)
+                system_identifier: Some(u64::MAX),
+                follows: Some(2),
+                sample: Some(Sample { lsn: 10, flushed: 9, delay: 700_000 }),
             }
         );
         assert_eq!(
-            observation_from(&row([Some("f"), None, None])),
-            Observation::Answered { role: Role::Primary, timeline: None, system_identifier: None }
+            observation_from(&row([Some("f"), None, None, None, None, None, None])),
+            Observation::Answered {
+                role: Role::Primary,
+                timeline: None,
+                system_identifier: None,
+                follows: None,
+                sample: None
+            }
         );
         assert_eq!(observation_from(&[]).health(), Health::Down);
     }

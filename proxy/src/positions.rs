@@ -8,17 +8,20 @@
 //! disk after three times `wal_writer_delay`, even with `synchronous_commit` off; so what is on disk after that time
 //! shows it too.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
+use crate::positions::history::{History, Mark};
 use crate::server::connect::{ConnectError, Endpoint};
 use crate::server::connection::ServerConnection;
 use crate::server::own::Own;
+
+pub mod history;
 
 /// The time from one sample to the next while somebody waits.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -29,14 +32,13 @@ const WISH_MICROS: u64 = 500_000;
 /// The pause after a failure.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// One question for both: the position, and what of it is on disk, as numbers.
-const QUERY: &str = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
+/// What is asked of either kind of server: the position, what of it is on disk, as numbers, and `wal_writer_delay` in
+/// milliseconds. The monitor asks the same.
+pub const COLUMNS: &str = "CASE WHEN pg_catalog.pg_is_in_recovery() \
      THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_insert_lsn() END - '0/0'::pg_catalog.pg_lsn, \
      CASE WHEN pg_catalog.pg_is_in_recovery() \
-     THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_flush_lsn() END - '0/0'::pg_catalog.pg_lsn";
-
-/// How long a commit may stay in memory, in milliseconds; asked once for each connection.
-const DELAY_QUERY: &str = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_writer_delay'";
+     THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_flush_lsn() END - '0/0'::pg_catalog.pg_lsn, \
+     (EXTRACT(epoch FROM pg_catalog.current_setting('wal_writer_delay')::pg_catalog.interval) * 1000)::pg_catalog.int8";
 
 /// A page of the log and the header that it begins with, in bytes. The end of the log may be told as behind the header of
 /// a page that has no record yet, which a standby reports only with the next record.
@@ -57,6 +59,28 @@ pub struct Position {
     /// Until when samples are wanted.
     wanted_until: AtomicU64,
     wish: Notify,
+    /// Where the log was at which moment, in order.
+    history: Mutex<History>,
+}
+
+/// How far a replica is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lag {
+    /// How long ago the primary's log was no longer than what the replica has replayed.
+    pub time: Duration,
+    /// What it has yet to replay of what was on the primary's disk, in bytes.
+    pub bytes: u64,
+}
+
+/// What one answer tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// The position.
+    pub lsn: u64,
+    /// What of it is on disk.
+    pub flushed: u64,
+    /// How long a commit may stay in memory, in microseconds.
+    pub delay: u64,
 }
 
 impl Default for Position {
@@ -69,7 +93,18 @@ impl Default for Position {
             asked_at: AtomicU64::new(0),
             wanted_until: AtomicU64::new(0),
             wish: Notify::new(),
+            history: Mutex::default(),
         }
+    }
+}
+
+impl Sample {
+    /// Reads the answers to [`COLUMNS`].
+    #[must_use]
+    pub fn from_columns(columns: &[Option<String>]) -> Option<Self> {
+        let number = |index: usize| columns.get(index)?.as_ref()?.parse::<u64>().ok();
+        let delay = number(2).map_or(u64::MAX, |millis| (3 * millis + 100) * 1000);
+        Some(Self { lsn: number(0)?, flushed: number(1)?, delay })
     }
 }
 
@@ -110,14 +145,63 @@ impl Position {
 
     /// Nothing is known any more: the server has become something else, or is gone.
     pub fn forget(&self) {
+        let mut history = self.history();
+        history.forget();
         self.asked_at.store(0, Ordering::Release);
         self.lsn.store(0, Ordering::Release);
     }
 
-    fn take(&self, (lsn, flushed): (u64, u64), asked_at: Instant) {
-        self.lsn.store(lsn, Ordering::Release);
-        self.flushed.store(flushed, Ordering::Release);
-        self.asked_at.store(self.micros(asked_at), Ordering::Release);
+    /// Takes what was answered to a question of that moment.
+    pub fn take(&self, sample: Sample, asked_at: Instant) {
+        let mut history = self.history();
+        let asked_at = self.micros(asked_at);
+        if asked_at <= self.asked_at.load(Ordering::Acquire) {
+            return;
+        }
+        history.add(Mark { at: asked_at, lsn: reachable(sample.lsn), flushed: sample.flushed });
+        self.lsn.store(sample.lsn, Ordering::Release);
+        self.flushed.store(sample.flushed, Ordering::Release);
+        self.delay.store(sample.delay, Ordering::Release);
+        self.asked_at.store(asked_at, Ordering::Release);
+    }
+
+    /// How long ago the log of this primary was no longer than `replayed`, and how many bytes on disk are missing now;
+    /// `None` where that is not known.
+    #[must_use]
+    pub fn lag_of(&self, replayed: u64, now: Instant) -> Option<Lag> {
+        if replayed == 0 {
+            return None;
+        }
+        let at = self.history().last_within(replayed)?;
+        let micros = self.micros(now).saturating_sub(at);
+        let bytes = self.flushed.load(Ordering::Acquire).saturating_sub(replayed);
+        // What the latest sample showed is all that can be missing.
+        let time = if bytes == 0 { Duration::ZERO } else { Duration::from_micros(micros) };
+        Some(Lag { time, bytes })
+    }
+
+    /// Whether it has come further than another one had later.
+    #[must_use]
+    pub fn is_ahead_of(&self, other: &Self) -> bool {
+        // Both count from their own beginnings.
+        let asked = |position: &Self| {
+            let micros = position.asked_at.load(Ordering::Acquire);
+            (micros != 0).then(|| position.born + Duration::from_micros(micros))
+        };
+        let is_later = asked(self).is_some_and(|own| asked(other).is_some_and(|others| others > own));
+        is_later && self.lsn() > other.lsn()
+    }
+
+    /// The position that shows all that was committed before `staleness` ago; `None` where none was sampled since.
+    #[must_use]
+    pub fn floor_within(&self, staleness: Duration, now: Instant) -> Option<u64> {
+        let staleness = u64::try_from(staleness.as_micros()).unwrap_or(u64::MAX);
+        let since = self.micros(now).saturating_sub(staleness);
+        self.history().floor_since(since, self.delay.load(Ordering::Acquire))
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_wanted(&self) -> bool {
@@ -167,30 +251,15 @@ impl Sampler {
         }
     }
 
-    async fn sample(
-        &self,
-        connection: &mut Option<Box<ServerConnection>>,
-    ) -> Result<(u64, u64), ConnectError> {
+    async fn sample(&self, connection: &mut Option<Box<ServerConnection>>) -> Result<Sample, ConnectError> {
         let connection = match connection {
             Some(connection) => connection,
-            None => {
-                let connection = connection.insert(self.own.connect(&self.endpoint).await?);
-                let millis = numbers(connection.run(DELAY_QUERY).await?).next();
-                let delay = millis.map_or(u64::MAX, |millis: u64| (3 * millis + 100) * 1000);
-                self.position.delay.store(delay, Ordering::Release);
-                connection
-            }
+            None => connection.insert(self.own.connect(&self.endpoint).await?),
         };
-        let mut found = numbers(connection.run(QUERY).await?);
-        match (found.next(), found.next()) {
-            (Some(lsn), Some(flushed)) => Ok((lsn, flushed)),
-            _ => Err(ConnectError::Protocol("no position")),
-        }
+        let rows = connection.run(&format!("SELECT {COLUMNS}")).await?;
+        let row = rows.first().map(Vec::as_slice).unwrap_or_default();
+        Sample::from_columns(row).ok_or(ConnectError::Protocol("no position"))
     }
-}
-
-fn numbers(rows: Vec<Vec<Option<String>>>) -> impl Iterator<Item = u64> {
-    rows.into_iter().flatten().flatten().filter_map(|text| text.parse().ok())
 }
 
 #[cfg(test)]
@@ -201,16 +270,19 @@ mod tests {
     fn only_a_sample_that_was_asked_for_later_counts() {
         let position = Position::default();
         let wrote = Instant::now() + Duration::from_millis(1);
+        let sample = |lsn, flushed, delay| Sample { lsn, flushed, delay };
         assert_eq!(position.sampled_after(wrote), None);
-        position.take((7, 7), wrote - Duration::from_micros(500));
+        position.take(sample(7, 7, u64::MAX), wrote - Duration::from_micros(500));
         assert_eq!(position.sampled_after(wrote), None);
-        position.take((9, 8), wrote + Duration::from_micros(500));
+        position.take(sample(9, 8, u64::MAX), wrote + Duration::from_micros(500));
         assert_eq!(position.sampled_after(wrote), Some(9));
         assert_eq!(position.flushed_after(wrote), None, "nobody knows how long a commit may stay in memory");
-        position.delay.store(400, Ordering::Release);
+        position.take(sample(9, 8, 400), wrote + Duration::from_micros(501));
         assert_eq!(position.flushed_after(wrote), Some(8));
-        position.delay.store(600, Ordering::Release);
+        position.take(sample(9, 8, 600), wrote + Duration::from_micros(502));
         assert_eq!(position.flushed_after(wrote), None);
+        position.take(sample(1, 1, 400), wrote);
+        assert_eq!(position.lsn(), 9, "an answer that comes late");
         position.forget();
         assert_eq!((position.sampled_after(wrote), position.lsn()), (None, 0));
     }

@@ -313,11 +313,13 @@ impl Aim {
         Self { side: Side::Primary, falls_back: false, counts_primary: false, floor: 0, avoided: 0 };
 }
 
-/// Chooses the server. Reads are spread by taking the better of two random replicas: `outstanding` tells how many
-/// clients a server has in relation to its weight, `replayed` how far it has come, `random` gives any number.
+/// Chooses the server. Reads are spread by taking the better of two replicas that are drawn by weight: `outstanding` tells
+/// how many clients a server has, `replayed` how far it has come, `random` gives any number. Those in `zone` come before
+/// others.
 pub fn route(
     topology: &Topology,
     aim: &Aim,
+    zone: Option<&str>,
     outstanding: impl Fn(usize) -> u32,
     replayed: impl Fn(usize) -> u64,
     random: impl FnOnce() -> u64,
@@ -330,32 +332,42 @@ pub fn route(
         return Route::Server(primary);
     }
     let is_avoided = |index: usize| aim.avoided & (1 << (index % 64)) != 0;
-    let replicas: Vec<_> = topology
+    let weighed = |index: usize| (index, topology.share(index));
+    let mut replicas: Vec<_> = topology
         .replicas()
         .filter(|index| !is_avoided(*index) && (aim.floor == 0 || replayed(*index) >= aim.floor))
         .chain(primary.filter(|_| aim.counts_primary))
+        .map(weighed)
         .collect();
+    if let Some(zone) = zone {
+        let is_near = |(index, _): &(usize, u64)| {
+            topology.servers.get(*index).is_some_and(|server| server.zone.as_deref() == Some(zone))
+        };
+        if replicas.iter().any(is_near) {
+            replicas.retain(is_near);
+        }
+    }
     let random = random();
-    match (pick(&replicas, random), pick(&replicas, random.rotate_left(32))) {
+    match (draw(&replicas, random & u64::from(u32::MAX)), draw(&replicas, random >> 32)) {
         (Some(first), Some(second)) => {
-            let is_second_better = load(topology, second, &outstanding) < load(topology, first, &outstanding);
-            Route::Server(if is_second_better { second } else { first })
+            let load =
+                |(index, share): (usize, u64)| u64::from(outstanding(index)) * 1_000_000 / share.max(1);
+            Route::Server(if load(second) < load(first) { second.0 } else { first.0 })
         }
         _ if aim.falls_back => primary.map_or(Route::NoPrimary, Route::Server),
         _ => Route::NoReplica,
     }
 }
 
-fn pick(replicas: &[usize], random: u64) -> Option<usize> {
-    let count = u64::try_from(replicas.len()).ok()?;
-    let index = usize::try_from(random.checked_rem(count)?).ok()?;
-    replicas.get(index).copied()
-}
-
-/// Clients for each unit of weight, in fixed point.
-fn load(topology: &Topology, server: usize, outstanding: &impl Fn(usize) -> u32) -> u64 {
-    let weight = topology.servers.get(server).map_or(1, |server| u64::from(server.weight.max(1)));
-    u64::from(outstanding(server)) * 1_000_000 / weight
+/// Draws one of several with shares.
+fn draw(replicas: &[(usize, u64)], random: u64) -> Option<(usize, u64)> {
+    let all: u64 = replicas.iter().map(|(_, share)| share).sum();
+    let mut place = random.checked_rem(all)?;
+    replicas.iter().copied().find(|(_, share)| {
+        let is_found = place < *share;
+        place = place.saturating_sub(*share);
+        is_found
+    })
 }
 
 #[cfg(test)]

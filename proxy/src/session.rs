@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::cancel::CancelHandle;
-use crate::pool::server_pool::Lease;
+use crate::pool::lease::Lease;
 use crate::route::{Access, Refusal as ReplicaRefusal, Side, Why};
 use crate::server::connect::ConnectError;
 use crate::session::choice::{decide, is_loose, note_kept, note_route};
@@ -251,6 +251,9 @@ impl Session {
         let (stop, seen) = self.converse(&mut lease, None, is_preparing, signals).await;
         self.tenancy.worker.metrics.clients_active.take_one();
         self.tenancy.worker.count(&seen);
+        if seen.is_read_only || matches!(stop, Ok(Stop::ServerGone(_))) {
+            self.tenancy.hurry();
+        }
         if self.cancel.end() {
             // A cancel request is on its way and must not hit the connection's next client.
             self.cancel.settled().await;

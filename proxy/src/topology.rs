@@ -1,6 +1,12 @@
 //! An immutable view of the servers: who they are, what they are, how they are.
 
-use pgrouting_contract::report::{Health, Role};
+use std::time::Duration;
+
+use pgrouting_contract::report::{Health, Role, Rotation};
+use tokio::time::Instant;
+
+/// What a replica gets at first of its share, in thousandths.
+const LEAST_SHARE: u64 = 100;
 
 /// What the monitor knows of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +15,8 @@ pub struct ServerState {
     pub name: String,
     /// Its share of reads among the replicas.
     pub weight: u32,
+    /// Where it is.
+    pub zone: Option<String>,
     /// What it is.
     pub role: Role,
     /// Whether it answers.
@@ -17,8 +25,16 @@ pub struct ServerState {
     pub message: String,
     /// Its timeline.
     pub timeline: Option<u32>,
+    /// The timeline that a standby gets from its primary.
+    pub follows: Option<u32>,
     /// The identity of its database cluster.
     pub system_identifier: Option<u64>,
+    /// Whether it takes part.
+    pub rotation: Rotation,
+    /// Why it does not, for a person.
+    pub reason: String,
+    /// Since when it takes part, while it has not got all of its share yet.
+    pub rises_since: Option<Instant>,
 }
 
 /// All servers of the pool, in the document's order.
@@ -26,6 +42,16 @@ pub struct ServerState {
 pub struct Topology {
     /// One entry a server.
     pub servers: Vec<ServerState>,
+    /// The server that takes writes.
+    pub primary: Option<usize>,
+    /// Grows whenever another server, or another timeline, takes writes.
+    pub term: u64,
+    /// The timeline of the server that takes writes, where known.
+    pub timeline: Option<u32>,
+    /// Who else says that it is the primary, for a person.
+    pub conflict: Option<String>,
+    /// How long a replica takes to get all of its share.
+    pub slow_start: Duration,
 }
 
 impl ServerState {
@@ -35,34 +61,37 @@ impl ServerState {
         Self {
             name,
             weight,
+            zone: None,
             role: Role::Unknown,
             health: Health::Unknown,
             message: String::new(),
             timeline: None,
+            follows: None,
             system_identifier: None,
+            rotation: Rotation::Unmeasured,
+            reason: String::new(),
+            rises_since: None,
         }
     }
 }
 
 impl Topology {
-    /// The server that takes writes: the one that is up and not in recovery; of two such, the one on the higher
-    /// timeline. A pool of one server whose role could not be asked (the monitor's login is refused, say) has that
-    /// one, unless it is down: there is nowhere else to go.
+    /// The server that takes writes.
     #[must_use]
-    pub fn primary(&self) -> Option<usize> {
-        let primaries = self
-            .servers
-            .iter()
-            .enumerate()
-            .filter(|(_, server)| server.role == Role::Primary && server.health == Health::Up);
-        let best = primaries.max_by_key(|(index, server)| (server.timeline, std::cmp::Reverse(*index)));
-        if let Some((index, _)) = best {
-            return Some(index);
-        }
-        match &self.servers[..] {
-            [only] if only.role == Role::Unknown && only.health == Health::Up => Some(0),
-            _ => None,
-        }
+    pub const fn primary(&self) -> Option<usize> {
+        self.primary
+    }
+
+    /// A server's share of the reads, in thousandths of a unit of weight; a tenth of it at first where it has just come into
+    /// rotation.
+    #[must_use]
+    pub fn share(&self, index: usize) -> u64 {
+        let Some(server) = self.servers.get(index) else { return 0 };
+        let weight = u64::from(server.weight.max(1));
+        let Some(since) = server.rises_since else { return weight * 1000 };
+        let all = self.slow_start.as_millis().max(1);
+        let permille = (since.elapsed().as_millis() * 1000 / all).clamp(u128::from(LEAST_SHARE), 1000);
+        weight * u64::try_from(permille).unwrap_or(1000)
     }
 
     /// The servers that may take reads.
@@ -70,7 +99,7 @@ impl Topology {
         self.servers
             .iter()
             .enumerate()
-            .filter(|(_, s)| s.role == Role::Replica && s.health == Health::Up && s.weight > 0)
+            .filter(|(_, s)| s.role == Role::Replica && s.rotation == Rotation::In && s.weight > 0)
             .map(|(index, _)| index)
     }
 }
@@ -79,35 +108,21 @@ impl Topology {
 mod tests {
     use super::*;
 
-    fn server(role: Role, health: Health, timeline: u32) -> ServerState {
-        ServerState { role, health, timeline: Some(timeline), ..ServerState::unknown("s".to_owned(), 100) }
-    }
-
     #[test]
-    fn the_primary_is_up_and_on_the_highest_timeline() {
-        use Health::{Down, Up};
-        use Role::{Primary, Replica, Unknown};
-        for (servers, primary) in [
-            (vec![], None),
-            (vec![server(Replica, Up, 1), server(Primary, Up, 1)], Some(1)),
-            (vec![server(Primary, Down, 1), server(Replica, Up, 1)], None),
-            (vec![server(Primary, Up, 1), server(Primary, Up, 2)], Some(1)),
-            (vec![server(Primary, Up, 2), server(Primary, Up, 2)], Some(0)),
-            (vec![server(Unknown, Up, 0)], Some(0)),
-            (vec![server(Unknown, Down, 0)], None),
-            (vec![server(Replica, Up, 1)], None),
-            (vec![server(Unknown, Up, 0), server(Unknown, Up, 0)], None),
-        ] {
-            let topology = Topology { servers };
-            assert_eq!(topology.primary(), primary, "{topology:?}");
-        }
-    }
-
-    #[test]
-    fn a_replica_without_weight_takes_no_reads() {
-        let mut idle = server(Role::Replica, Health::Up, 1);
-        idle.weight = 0;
-        let topology = Topology { servers: vec![idle, server(Role::Replica, Health::Up, 1)] };
-        assert_eq!(topology.replicas().collect::<Vec<_>>(), [1]);
+    fn a_replica_takes_reads_that_is_in_rotation_and_has_weight() {
+        let server = |weight, rotation| ServerState {
+            role: Role::Replica,
+            health: Health::Up,
+            rotation,
+            ..ServerState::unknown("s".to_owned(), weight)
+        };
+        let servers = vec![
+            server(0, Rotation::In),
+            server(100, Rotation::Lagging),
+            server(100, Rotation::In),
+            ServerState { role: Role::Primary, ..server(100, Rotation::In) },
+        ];
+        let topology = Topology { servers, ..Topology::default() };
+        assert_eq!(topology.replicas().collect::<Vec<_>>(), [2]);
     }
 }

@@ -30,10 +30,15 @@ const TABLE: &[(&str, &[&str])] = &[
     ("cancel", &["wire"]),
     ("admin_tls", &[]),
     ("peers", &["admin_tls", "wire"]),
-    ("monitor", &["wire", "auth", "server"]),
+    ("monitor", &["wire", "auth", "positions", "server"]),
+    ("election", &["topology"]),
+    ("standing", &["positions", "topology"]),
     ("positions", &["auth", "server"]),
     ("roles", &["wire", "auth", "server"]),
-    ("fleet", &["auth", "config", "monitor", "pool", "positions", "server", "topology"]),
+    (
+        "fleet",
+        &["auth", "config", "election", "monitor", "pool", "positions", "server", "standing", "topology"],
+    ),
     ("control", &["auth", "cancel", "config", "fleet", "pool"]),
     (
         "session",

@@ -1,7 +1,7 @@
 //! What the majority of the proxies says, and which pods are out of step.
 
 use pgrouting_contract::config::{ConfigHash, Generation};
-use pgrouting_contract::report::{ClientReport, ConfigReport, ProxyState, ServerReport, Totals};
+use pgrouting_contract::report::{ClientReport, ConfigReport, ProxyState, Rotation, ServerReport, Totals};
 use pgrouting_contract::stage::Stage;
 use serde_json::json;
 
@@ -32,6 +32,9 @@ fn server(name: &str, role: Role, health: Health) -> ServerReport {
         address: format!("{name}.pg:5432"),
         role,
         health,
+        rotation: if health == Health::Up { Rotation::In } else { Rotation::Down },
+        lag_ms: None,
+        lag_bytes: None,
         message: if health == Health::Down { "no route".into() } else { String::new() },
         timeline: None,
         system_identifier: None,
@@ -52,6 +55,7 @@ fn report(hash: &ConfigHash, generation: u64, servers: Vec<ServerReport>) -> Pro
             refused: None,
         },
         servers,
+        conflict: None,
         credentials: Vec::new(),
         clients: ClientReport::default(),
         totals: Totals::default(),

@@ -39,6 +39,7 @@ fn report(told: &Told) -> ProxyReport {
             refused: None,
         },
         servers: Vec::new(),
+        conflict: None,
         credentials: Vec::new(),
         clients: ClientReport::default(),
         totals: Totals::default(),

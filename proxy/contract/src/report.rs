@@ -50,6 +50,9 @@ pub struct ProxyReport {
     pub config: ConfigReport,
     /// One entry a server of the document, in the document's order.
     pub servers: Vec<ServerReport>,
+    /// Servers that all say that they are the primary, in a sentence for a person; absent where there is one at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conflict: Option<String>,
     /// Whether logins with the configured credentials work, one entry a credential.
     pub credentials: Vec<CredentialReport>,
     /// The clients' side.
@@ -174,6 +177,15 @@ pub struct ServerReport {
     pub role: Role,
     /// Whether it answers.
     pub health: Health,
+    /// Whether it takes part, and why not.
+    #[serde(default)]
+    pub rotation: Rotation,
+    /// How long ago the primary's log was no longer than what this replica has replayed, in milliseconds, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_ms: Option<u64>,
+    /// What this replica has yet to replay of what the primary has on disk, in bytes, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_bytes: Option<u64>,
     /// Why it is not `Up`, for a person; empty when it is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
@@ -200,6 +212,46 @@ pub enum Role {
     Replica,
     /// Nobody could ask it yet.
     Unknown,
+}
+
+/// Whether a server takes part: the primary, or a replica that reads may go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Rotation {
+    /// It does.
+    In,
+    /// It does not answer.
+    Down,
+    /// It was down lately and has yet to show that it stays.
+    Settling,
+    /// Nobody knows how far behind it is, or what it is.
+    #[default]
+    Unmeasured,
+    /// It is too far behind.
+    Lagging,
+    /// It follows a timeline that is over, is ahead of the primary, or belongs to another database cluster.
+    Diverged,
+    /// It says that it is a primary, and another one is.
+    Fenced,
+}
+
+impl Rotation {
+    /// All of them, for metrics.
+    pub const ALL: [Self; 7] =
+        [Self::In, Self::Down, Self::Settling, Self::Unmeasured, Self::Lagging, Self::Diverged, Self::Fenced];
+
+    /// Its name in metrics and answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::In => "In",
+            Self::Down => "Down",
+            Self::Settling => "Settling",
+            Self::Unmeasured => "Unmeasured",
+            Self::Lagging => "Lagging",
+            Self::Diverged => "Diverged",
+            Self::Fenced => "Fenced",
+        }
+    }
 }
 
 /// Whether a server answers.

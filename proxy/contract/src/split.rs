@@ -15,6 +15,15 @@ pub struct SplitConfig {
     pub cohort: Cohort,
     /// What a session may read after it has written.
     pub consistency: Consistency,
+    /// The age of what a read may be missing, with consistency `Bounded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_staleness: Option<DurationText>,
+    /// A replica that lags more takes no reads, until it lags less than half of it.
+    pub eject_lag: DurationText,
+    /// How long a replica that comes into rotation takes to get all of its share.
+    pub slow_start: DurationText,
+    /// A replica in the proxy's own zone comes before others.
+    pub prefer_zone: bool,
     /// Where explicit transactions begin that are not READ ONLY.
     pub transactions: Transactions,
     /// Where reads go while no replica can take them.
@@ -61,6 +70,8 @@ pub enum Consistency {
     /// At least what the session itself has written.
     #[default]
     Session,
+    /// That, and whatever was committed longer ago than `maxStaleness`.
+    Bounded,
 }
 
 /// Where explicit transactions begin that are not READ ONLY.
@@ -90,6 +101,10 @@ impl Default for SplitConfig {
             percent: 100,
             cohort: Cohort::Session,
             consistency: Consistency::Session,
+            max_staleness: None,
+            eject_lag: DurationText::from_secs(30),
+            slow_start: DurationText::from_secs(10),
+            prefer_zone: true,
             transactions: Transactions::Primary,
             when_no_replica: WhenNoReplica::UsePrimary,
             primary_reads: false,
@@ -108,6 +123,18 @@ impl SplitConfig {
     pub(crate) fn faults(&self, faults: &mut Vec<String>) {
         if self.percent > 100 {
             faults.push(format!("split.percent: {} is over 100", self.percent));
+        }
+        match (self.consistency, self.max_staleness) {
+            (Consistency::Bounded, None) => {
+                faults.push("split.maxStaleness: consistency Bounded needs it".to_owned());
+            }
+            (_, Some(staleness)) if staleness.get().as_millis() < 50 => {
+                faults.push("split.maxStaleness: must be at least 50ms".to_owned());
+            }
+            _ => {}
+        }
+        if self.eject_lag.get().as_millis() < 100 {
+            faults.push("split.ejectLag: must be at least 100ms".to_owned());
         }
         if self.catalog_interval.get().as_millis() < 100 {
             faults.push("split.catalogInterval: must be at least 100ms".to_owned());

@@ -5,14 +5,14 @@
 //! reached by connections of other identities, the one that was idle longest is closed for a new one.
 
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::pool::lease::{Lease, Slot};
 use crate::pool::waiters::{Waiter, Waiters};
 use crate::server::connect::Endpoint;
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
@@ -47,7 +47,10 @@ pub struct ServerPool {
     pub name: Arc<str>,
     /// Where it is.
     pub endpoint: Endpoint,
-    leases: AtomicU64,
+    /// How many leases there have been.
+    pub(super) leases: AtomicU64,
+    /// Nothing may be sent to the server any more; shared with its connections.
+    pub(super) fence: Arc<AtomicBool>,
     state: Mutex<State>,
 }
 
@@ -124,6 +127,7 @@ impl ServerPool {
             name: name.into(),
             endpoint,
             leases: AtomicU64::new(0),
+            fence: Arc::default(),
             state: Mutex::new(State {
                 limits: Arc::new(limits),
                 idle: BTreeMap::new(),
@@ -187,7 +191,7 @@ impl ServerPool {
     }
 
     /// Takes a connection back: hands it to whoever waits, keeps it, or closes it.
-    fn give_back(self: &Arc<Self>, mut connection: Box<ServerConnection>) {
+    pub(super) fn give_back(self: &Arc<Self>, mut connection: Box<ServerConnection>) {
         let mut state = self.lock();
         let is_kept = !state.is_retired
             && state.open <= state.limits.connections_max
@@ -223,7 +227,7 @@ impl ServerPool {
     }
 
     /// A connection is gone, or was never opened: its place goes to whoever waits.
-    fn slot_freed(self: &Arc<Self>) {
+    pub(super) fn slot_freed(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.open <= state.limits.connections_max
             && let Some(waiter) = state.waiters.pop_first()
@@ -276,6 +280,15 @@ impl ServerPool {
         };
         drop(waiters);
         idle.into_iter().for_each(ServerConnection::close);
+    }
+
+    /// The server says that it is the primary and is not, or not any more: whoever has a connection to it must send nothing
+    /// there.
+    pub fn set_fenced(&self, is_fenced: bool) {
+        let was_fenced = self.fence.swap(is_fenced, Ordering::AcqRel);
+        if is_fenced && !was_fenced {
+            self.recycle();
+        }
     }
 
     /// The server changed its role: what is idle is closed, what is leased when it is given back.
@@ -390,101 +403,5 @@ impl State {
         self.open -= self.idle_count;
         self.idle_count = 0;
         idle
-    }
-}
-
-/// A leased connection. Dropped, it is closed; a connection that is fit for others is given back.
-#[derive(Debug)]
-pub struct Lease {
-    pool: Arc<ServerPool>,
-    /// Always there until the lease ends.
-    connection: Option<Box<ServerConnection>>,
-}
-
-/// The right to open one connection. Dropped unused, it goes to whoever waits.
-#[derive(Debug)]
-pub struct Slot {
-    pool: Option<Arc<ServerPool>>,
-}
-
-impl Lease {
-    fn new(pool: Arc<ServerPool>, mut connection: Box<ServerConnection>) -> Self {
-        connection.change_owner();
-        pool.leases.fetch_add(1, Ordering::Relaxed);
-        Self { pool, connection: Some(connection) }
-    }
-
-    /// The pool that it belongs to.
-    #[must_use]
-    pub const fn pool(&self) -> &Arc<ServerPool> {
-        &self.pool
-    }
-
-    /// Gives the connection to the next client. It must be at rest: see [`ServerConnection::is_fit`].
-    pub fn give_back(mut self) {
-        if let Some(connection) = self.connection.take() {
-            self.pool.give_back(connection);
-        }
-    }
-
-    /// Moves the connection to the calling thread.
-    ///
-    /// # Errors
-    /// When the system refuses; the connection is closed then.
-    pub fn rehome(mut self, worker: WorkerId) -> std::io::Result<Self> {
-        if let Some(connection) = self.connection.take() {
-            match connection.rehome(worker) {
-                Ok(connection) => self.connection = Some(connection),
-                Err(error) => {
-                    self.pool.slot_freed();
-                    return Err(error);
-                }
-            }
-        }
-        Ok(self)
-    }
-}
-
-impl Deref for Lease {
-    type Target = ServerConnection;
-
-    fn deref(&self) -> &ServerConnection {
-        self.connection.as_ref().expect("a lease holds its connection until it ends")
-    }
-}
-
-impl DerefMut for Lease {
-    fn deref_mut(&mut self) -> &mut ServerConnection {
-        self.connection.as_mut().expect("a lease holds its connection until it ends")
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.close();
-            self.pool.slot_freed();
-        }
-    }
-}
-
-impl Slot {
-    const fn new(pool: Arc<ServerPool>) -> Self {
-        Self { pool: Some(pool) }
-    }
-
-    /// The connection is open: the right becomes a lease.
-    #[must_use]
-    pub fn fill(mut self, connection: Box<ServerConnection>) -> Lease {
-        let pool = self.pool.take().expect("a slot holds its pool until it is filled");
-        Lease::new(pool, connection)
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        if let Some(pool) = self.pool.take() {
-            pool.slot_freed();
-        }
     }
 }

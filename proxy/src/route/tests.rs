@@ -1,4 +1,7 @@
-use pgrouting_contract::report::{Health, Role};
+use std::time::Duration;
+
+use pgrouting_contract::report::{Health, Role, Rotation};
+use tokio::time::Instant;
 
 use super::*;
 use crate::topology::ServerState;
@@ -7,15 +10,17 @@ fn topology(roles: &[Role]) -> Topology {
     let server = |role: &Role| ServerState {
         role: *role,
         health: Health::Up,
+        rotation: Rotation::In,
         ..ServerState::unknown("s".to_owned(), 100)
     };
-    Topology { servers: roles.iter().map(server).collect() }
+    let primary = roles.iter().position(|role| *role == Role::Primary);
+    Topology { servers: roles.iter().map(server).collect(), primary, ..Topology::default() }
 }
 
 const READ: Aim = Aim { side: Side::Replica, falls_back: true, counts_primary: false, floor: 0, avoided: 0 };
 
 fn to(topology: &Topology, aim: Aim, random: u64) -> Route {
-    route(topology, &aim, |_| 0, |server| server as u64 * 100, || random)
+    route(topology, &aim, None, |_| 0, |server| server as u64 * 100, || random)
 }
 
 #[test]
@@ -31,11 +36,52 @@ fn without_the_server_that_is_needed_there_is_no_route() {
 fn of_two_replicas_the_one_with_fewer_clients_is_taken() {
     let topology = topology(&[Role::Primary, Role::Replica, Role::Replica]);
     let busy = |server| if server == 1 { 5 } else { 1 };
-    let with = |random: u64| route(&topology, &READ, busy, |_| 0, || random);
-    // The halves of the random number pick both.
-    assert_eq!(with(1 << 32), Route::Server(2));
-    assert_eq!(with(1), Route::Server(2));
-    assert_eq!(with(0), Route::Server(1), "both halves pick the same");
+    let with = |one: u64, other: u64| route(&topology, &READ, None, busy, |_| 0, || other << 32 | one);
+    // The halves of the random number draw one each; a server's share is 100,000.
+    assert_eq!(with(0, 100_000), Route::Server(2));
+    assert_eq!(with(199_999, 99_999), Route::Server(2));
+    assert_eq!(with(0, 99_999), Route::Server(1), "both halves draw the same");
+}
+
+#[test]
+fn reads_are_spread_by_weight_and_a_newcomer_gets_its_share_by_and_by() {
+    let mut topology = topology(&[Role::Primary, Role::Replica, Role::Replica]);
+    let share_of_first = |topology: &Topology| {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state.rotate_left(29)
+        };
+        let taken = (0..10_000).filter(|_| to(topology, READ, random()) == Route::Server(1)).count();
+        taken / 100
+    };
+    assert!((48..=52).contains(&share_of_first(&topology)), "{}", share_of_first(&topology));
+    topology.servers[1].weight = 300;
+    assert!((73..=77).contains(&share_of_first(&topology)), "{}", share_of_first(&topology));
+    topology.servers[1].weight = 100;
+    topology.slow_start = Duration::from_secs(3600);
+    topology.servers[1].rises_since = Some(Instant::now());
+    assert!((7..=11).contains(&share_of_first(&topology)), "{}", share_of_first(&topology));
+    topology.slow_start = Duration::ZERO;
+    assert!((48..=52).contains(&share_of_first(&topology)), "{}", share_of_first(&topology));
+}
+
+#[test]
+fn a_replica_in_the_same_zone_comes_before_others() {
+    let mut topology = topology(&[Role::Primary, Role::Replica, Role::Replica]);
+    topology.servers[2].zone = Some("z2".to_owned());
+    let near = |zone, floor| {
+        let aim = Aim { floor, ..READ };
+        route(&topology, &aim, Some(zone), |_| 9, |server| server as u64 * 100, || 0)
+    };
+    assert_eq!(near("z2", 0), Route::Server(2));
+    assert_eq!(near("z3", 0), Route::Server(1), "nobody is near");
+    assert_eq!(near("z2", 201), Route::Server(0), "nobody has come so far");
+    topology.servers[1].zone = Some("z1".to_owned());
+    let near = |floor| {
+        route(&topology, &Aim { floor, ..READ }, Some("z1"), |_| 0, |server| server as u64 * 100, || 0)
+    };
+    assert_eq!(near(150), Route::Server(2), "who is near has not come so far");
 }
 
 #[test]

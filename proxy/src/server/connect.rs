@@ -227,6 +227,7 @@ impl Handshake {
             cleared: 0,
             passing: 0,
             outbox: Outbox::default(),
+            fence: Arc::default(),
         }))
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use socket2::SockRef;
@@ -95,6 +96,8 @@ pub struct ServerConnection {
     pub passing: usize,
     /// Bytes to be sent.
     pub outbox: Outbox,
+    /// Nothing may be sent any more: its server says that it is the primary, and another one is.
+    pub fence: Arc<AtomicBool>,
 }
 
 impl ServerConnection {

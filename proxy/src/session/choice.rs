@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pgrouting_contract::stage::Stage;
 
 use crate::classify::verdict::{Reason, Verdict};
-use crate::pool::server_pool::Lease;
+use crate::pool::lease::Lease;
 use crate::route::{Access, Aim, Side, Why};
 use crate::server::settings::APPLICATION_NAME;
 use crate::session::client::Client;

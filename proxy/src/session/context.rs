@@ -42,6 +42,8 @@ pub const FORECAST_ONE_IN: u64 = 4;
 pub struct Context {
     /// The servers.
     pub fleet: Arc<Fleet>,
+    /// Where this proxy is.
+    pub zone: Option<String>,
     /// The users.
     pub credentials: Arc<Credentials>,
     /// The stored verifiers of roles, for pass-through.

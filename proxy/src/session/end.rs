@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::error::{ClientError, ErrorKind};
-use crate::pool::server_pool::Lease;
+use crate::pool::lease::Lease;
 use crate::session::exchange::Stop;
 use crate::session::request::RequestFault;
 use crate::socket::Outbox;
@@ -101,6 +101,14 @@ pub fn of(
     let end = match stop {
         Stop::AtRest | Stop::Asked | Stop::Terminated | Stop::ClientGone(_) => End::Left,
         Stop::ClientFault(reason) => End::Told(fault(&reason)),
+        Stop::Fenced => End::Told(
+            ClientError::fatal(
+                ErrorKind::Server,
+                sqlstate::ADMIN_SHUTDOWN,
+                "the server of this session is not the primary any more",
+            )
+            .with_hint("Connect again. Whether a statement under way took effect is not known."),
+        ),
         Stop::ServerGone(_) if is_told => End::Closed,
         Stop::ServerGone(error) => {
             warn!(?error, "the server did not say why");

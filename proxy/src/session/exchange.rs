@@ -5,6 +5,7 @@
 //! costs one read and one write on either side.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
@@ -36,6 +37,8 @@ pub enum Stop {
     ClientGone(io::Error),
     /// The client sent what no client may send.
     ClientFault(RequestFault),
+    /// The server is not the primary any more, though it says so: nothing more is sent there.
+    Fenced,
     /// The server has gone; what it said last has been passed on.
     ServerGone(Option<io::Error>),
     /// The server's answers are not those that it owes.
@@ -95,6 +98,10 @@ impl Exchange<'_> {
     fn push_to_server(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
         loop {
             let was_backlogged = !self.server.outbox.is_empty();
+            if self.server.fence.load(Ordering::Relaxed) && (was_backlogged || !self.client.inbox.is_empty())
+            {
+                return Err(Stop::Fenced);
+            }
             let forwarded = if self.client.inbox.is_empty() {
                 Forwarded::Nothing
             } else {

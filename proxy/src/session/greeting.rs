@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cancel::CancelHandle;
 use crate::classify::kinds::Kinds;
 use crate::error::{ClientError, ErrorKind};
-use crate::pool::server_pool::Lease;
+use crate::pool::lease::Lease;
 use crate::server::connect::ConnectError;
 use crate::server::connection::Parameters;
 use crate::server::question::Question;

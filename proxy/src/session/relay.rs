@@ -16,9 +16,10 @@ use crate::wire::backend::{
     self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_BOTH_RESPONSE,
     COPY_IN_RESPONSE, DATA_ROW, EMPTY_QUERY_RESPONSE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE,
     NOTIFICATION_RESPONSE, PARAMETER_STATUS, PARSE_COMPLETE, PARSE_COMPLETE_MESSAGE, PORTAL_SUSPENDED,
-    READY_FOR_QUERY, ROW_DESCRIPTION,
+    READY_FOR_QUERY, ROW_DESCRIPTION, error_field,
 };
 use crate::wire::frame::{HEADER_LEN, Header, header};
+use crate::wire::sqlstate;
 
 /// A message that would have to be looked at but is longer is passed on unseen, in bytes.
 const LOOKED_AT_MAX: usize = 1024 * 1024;
@@ -36,6 +37,8 @@ pub struct Seen {
     pub is_fatal: bool,
     /// Whether the client was notified of something.
     pub is_notified: bool,
+    /// Whether the server has refused to write.
+    pub is_read_only: bool,
 }
 
 /// The server does not answer what it was asked: nothing of what it sends can be trusted to be for this client.
@@ -347,6 +350,8 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
         _ => None,
     };
     seen.errors += u64::from(rejection.is_none());
+    seen.is_read_only |=
+        message.as_deref().is_some_and(|m| error_field(m, b'C') == Some(sqlstate::READ_ONLY.as_bytes()));
     seen.is_fatal |= message.as_deref().is_some_and(backend::is_fatal);
     let failed = match server.replies.front() {
         Some(Owed::Parse(definition)) => Some(definition.name.clone()),

@@ -2,6 +2,7 @@
 //! sent what follows in the same write.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pgrouting_contract::config::PoolMode;
 use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, Transactions, WhenNoReplica};
@@ -90,6 +91,8 @@ pub struct Routing {
     pub primary_reads: Option<bool>,
     /// What it may read.
     pub floor: Floor,
+    /// The term of the primary that the floor is a position of.
+    term: u64,
     /// How the last transaction went: the server's name, the primary's where there is none, and why.
     pub last: Option<(Option<Arc<str>>, Why)>,
     /// What is kept to run a request on the primary that a replica refuses.
@@ -136,6 +139,7 @@ impl Routing {
             movable: None,
             primary_reads: None,
             floor: Floor::None,
+            term: 0,
             last: None,
             rescue: Rescue::default(),
             gate: Gate::default(),
@@ -238,8 +242,8 @@ impl Routing {
         if side == Side::Replica && is_routed {
             if view.topology.replicas().next().is_none() {
                 why = if aim.falls_back { Why::NoReplica } else { why };
-            } else if split.consistency == Consistency::Session {
-                match self.floor_at(view) {
+            } else {
+                match self.floor_for(view, split) {
                     Some(floor) => aim.floor = floor,
                     None => (aim.side, why) = (Side::Primary, Why::Freshness),
                 }
@@ -265,12 +269,31 @@ impl Routing {
         self.role() == ServerRole::Any || self.primary_reads.unwrap_or(split.primary_reads)
     }
 
+    /// The position that a replica must have replayed for a read, as the pool's consistency says; `None` where none has, or
+    /// that is not known.
+    fn floor_for(&mut self, view: &View, split: &SplitConfig) -> Option<u64> {
+        match (split.consistency, split.max_staleness) {
+            (Consistency::Eventual, _) => Some(0),
+            (Consistency::Session, _) | (Consistency::Bounded, None) => self.floor_at(view),
+            (Consistency::Bounded, Some(staleness)) => {
+                let own = self.floor_at(view);
+                let all = floor_of_all(view, staleness.get());
+                Some(own?.max(all?))
+            }
+        }
+    }
+
     /// The position that a replica must have replayed for this session; `None` where none has, or that is not known.
     pub fn floor_at(&mut self, view: &View) -> Option<u64> {
         if self.floor == Floor::None {
             return Some(0);
         }
         let now = Instant::now();
+        if self.term != view.topology.term {
+            // The positions of another primary mean nothing.
+            self.floor = Floor::Since(now);
+            self.term = view.topology.term;
+        }
         if let Floor::Since(written) = self.floor {
             let primary = view.topology.primary().and_then(|index| view.positions.get(index))?;
             match primary.sampled_after(written) {
@@ -311,6 +334,7 @@ impl Routing {
     pub fn note_written(&mut self, view: &View) {
         let now = Instant::now();
         self.floor = Floor::Since(now);
+        self.term = view.topology.term;
         if view.topology.replicas().next().is_none() {
             return;
         }
@@ -422,6 +446,22 @@ impl Routing {
             && self.lets_go(&segment, bytes.get(..segment.length).unwrap_or_default(), statements);
         if is_fine { Pass::Yes } else { Pass::No }
     }
+}
+
+/// The position that a replica must have replayed to show all that was committed before `staleness` ago; `None` where
+/// none is known to have.
+fn floor_of_all(view: &View, staleness: Duration) -> Option<u64> {
+    let now = Instant::now();
+    let position = |index: usize| view.positions.get(index);
+    let primary = view.topology.primary().and_then(position)?;
+    let floor = primary.floor_within(staleness, now);
+    primary.want(now);
+    let mut is_there = false;
+    for replica in view.topology.replicas().filter_map(position) {
+        replica.want(now);
+        is_there |= floor.is_some_and(|floor| replica.lsn() >= floor);
+    }
+    floor.filter(|_| is_there)
 }
 
 /// Whether a request may pass.

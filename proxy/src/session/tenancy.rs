@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
-use crate::pool::server_pool::{Grant, Lease, Request, Slot, Taken};
+use crate::pool::lease::{Lease, Slot};
+use crate::pool::server_pool::{Grant, Request, Taken};
 use crate::route::{Access, Aim, Route, Side, route};
 use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::Identity;
@@ -106,6 +107,11 @@ impl Tenancy {
         self.server = pools.iter().position(|pool| Arc::ptr_eq(pool, lease.pool())).unwrap_or(usize::MAX);
     }
 
+    /// Has the server of the latest lease looked at: something is wrong with it.
+    pub fn hurry(&self) {
+        hurry(&self.view, self.server);
+    }
+
     /// The name of the server of the latest lease.
     #[must_use]
     pub fn server_name(&self) -> Arc<str> {
@@ -165,7 +171,7 @@ impl Tenancy {
         if self.view.active.config.pooling.traffic == Traffic::Paused {
             return None;
         }
-        let Route::Server(index) = choose(&self.view, &self.aim) else { return None };
+        let Route::Server(index) = choose(&self.view, &self.aim, &self.context) else { return None };
         Some((index, self.view.pools.get(index)?.take(self.wanted(settings))))
     }
 
@@ -192,7 +198,9 @@ impl Tenancy {
                     Ok(Ok(Grant::Slot(slot))) => Err(slot),
                     // The server has left the document: another one is asked.
                     Ok(Err(_)) => continue,
-                    Err(_) => return Err(trouble.unwrap_or_else(|| timed_out(&view, &self.aim))),
+                    Err(_) => {
+                        return Err(trouble.unwrap_or_else(|| timed_out(&view, &self.aim, &self.context)));
+                    }
                 },
             };
             match taken {
@@ -240,7 +248,7 @@ impl Tenancy {
         self.take_view();
         match changed {
             Ok(_) => Ok(()),
-            Err(_) => Err(trouble.take().unwrap_or_else(|| timed_out(&view, &self.aim))),
+            Err(_) => Err(trouble.take().unwrap_or_else(|| timed_out(&view, &self.aim, &self.context))),
         }
     }
 
@@ -280,9 +288,7 @@ impl Tenancy {
 
     /// Whether to try again: gives what to say if the time runs out, or the refusal that is final.
     fn judge(&self, view: &View, index: usize, error: ConnectError) -> Result<Refusal, Refusal> {
-        if let Some(hurry) = view.hurries.get(index) {
-            hurry.notify_one();
-        }
+        hurry(view, index);
         let name = view.pools.get(index).map(|pool| &*pool.name).unwrap_or_default();
         tracing::debug!(server = name, %error, "no connection could be opened");
         let is_transient = error.is_transient();
@@ -323,6 +329,13 @@ impl Tenancy {
     }
 }
 
+/// Asks for a probe of a server before its time.
+fn hurry(view: &View, index: usize) {
+    if let Some(hurry) = view.hurries.get(index) {
+        hurry.notify_one();
+    }
+}
+
 fn limits_of(view: &View) -> Limits {
     let pooling = &view.active.config.pooling;
     Limits {
@@ -332,7 +345,7 @@ fn limits_of(view: &View) -> Limits {
     }
 }
 
-fn choose(view: &View, aim: &Aim) -> Route {
+fn choose(view: &View, aim: &Aim, context: &Context) -> Route {
     let outstanding = |index: usize| {
         view.pools.get(index).map_or(0, |pool| {
             let counts = pool.counts();
@@ -340,12 +353,13 @@ fn choose(view: &View, aim: &Aim) -> Route {
         })
     };
     let replayed = |index: usize| view.positions.get(index).map_or(0, |position| position.lsn());
-    route(&view.topology, aim, outstanding, replayed, rand::random)
+    let zone = context.zone.as_deref().filter(|_| view.active.config.split.prefer_zone);
+    route(&view.topology, aim, zone, outstanding, replayed, rand::random)
 }
 
-fn timed_out(view: &View, aim: &Aim) -> Refusal {
+fn timed_out(view: &View, aim: &Aim, context: &Context) -> Refusal {
     let waited = view.active.config.pooling.checkout_timeout;
-    let (sqlstate, message, hint) = match choose(view, aim) {
+    let (sqlstate, message, hint) = match choose(view, aim, context) {
         Route::Server(_) => (
             sqlstate::TOO_MANY_CONNECTIONS,
             format!("no server connection became free in {waited}"),

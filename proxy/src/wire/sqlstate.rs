@@ -27,6 +27,8 @@ pub const TOO_MANY_CONNECTIONS: SqlState = "53300";
 pub const CONFIGURATION_LIMIT_EXCEEDED: SqlState = "53400";
 /// `program_limit_exceeded`
 pub const PROGRAM_LIMIT_EXCEEDED: SqlState = "54000";
+/// `read_only_sql_transaction`
+pub const READ_ONLY: SqlState = "25006";
 /// `admin_shutdown`
 pub const ADMIN_SHUTDOWN: SqlState = "57P01";
 /// `cannot_connect_now`

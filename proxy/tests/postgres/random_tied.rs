@@ -55,14 +55,18 @@ fn went(client: &mut Client) -> bool {
 }
 
 /// What an answer says, but for what differs from one temporary schema to the next.
-fn told(answer: &Answer) -> (Vec<Vec<Option<String>>>, Option<String>, Vec<String>, char) {
+fn told(answer: &Answer) -> String {
     let is_digit = |c: char| c.is_ascii_digit();
     let plain = |text: String| match text.strip_prefix("pg_temp_") {
         Some(rest) => format!("pg_temp{}", rest.trim_start_matches(is_digit)),
         None => text,
     };
-    let rows = answer.rows().into_iter().map(|row| row.into_iter().map(|value| value.map(plain)).collect());
-    (rows.collect(), answer.sqlstate(), answer.tags(), answer.status())
+    let rows: Vec<Vec<_>> = answer
+        .rows()
+        .into_iter()
+        .map(|row| row.into_iter().map(|value| value.map(plain)).collect())
+        .collect();
+    format!("{rows:?} {:?} {:?} {}", answer.sqlstate(), answer.tags(), answer.status())
 }
 
 fn form(random: &mut Random) -> (String, Vec<u8>) {

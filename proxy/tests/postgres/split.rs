@@ -1,6 +1,7 @@
 //! Reads go to the standby and everything else to the primary; what each of the public bug reports was about.
 
 use pgrouting_contract::config::PoolMode;
+use pgrouting_contract::report::{Role, Rotation, ServerReport};
 use pgrouting_contract::split::{Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 
@@ -46,7 +47,9 @@ impl Split {
         let this = Self { database, proxy: Proxy::start(config) };
         poll("the replica to be known", || {
             let report = this.proxy.report();
-            report.servers.iter().any(|s| s.role == pgrouting_contract::report::Role::Replica).then_some(())
+            let is_in =
+                |server: &ServerReport| server.role == Role::Replica && server.rotation == Rotation::In;
+            report.servers.iter().any(is_in).then_some(())
         });
         if this.proxy.config.pooling.mode == PoolMode::Transaction {
             // Asks for the catalog, which at another stage not every session does.

@@ -1,0 +1,105 @@
+//! What a client has of a pool: a connection, or the right to open one.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::pool::server_pool::ServerPool;
+use crate::server::connection::{ServerConnection, WorkerId};
+
+/// A leased connection. Dropped, it is closed; a connection that is fit for others is given back.
+#[derive(Debug)]
+pub struct Lease {
+    pool: Arc<ServerPool>,
+    /// Always there until the lease ends.
+    connection: Option<Box<ServerConnection>>,
+}
+
+/// The right to open one connection. Dropped unused, it goes to whoever waits.
+#[derive(Debug)]
+pub struct Slot {
+    pool: Option<Arc<ServerPool>>,
+}
+
+impl Lease {
+    pub(super) fn new(pool: Arc<ServerPool>, mut connection: Box<ServerConnection>) -> Self {
+        connection.change_owner();
+        pool.leases.fetch_add(1, Ordering::Relaxed);
+        Self { pool, connection: Some(connection) }
+    }
+
+    /// The pool that it belongs to.
+    #[must_use]
+    pub const fn pool(&self) -> &Arc<ServerPool> {
+        &self.pool
+    }
+
+    /// Gives the connection to the next client. It must be at rest: see [`ServerConnection::is_fit`].
+    pub fn give_back(mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.pool.give_back(connection);
+        }
+    }
+
+    /// Moves the connection to the calling thread.
+    ///
+    /// # Errors
+    /// When the system refuses; the connection is closed then.
+    pub fn rehome(mut self, worker: WorkerId) -> std::io::Result<Self> {
+        if let Some(connection) = self.connection.take() {
+            match connection.rehome(worker) {
+                Ok(connection) => self.connection = Some(connection),
+                Err(error) => {
+                    self.pool.slot_freed();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Deref for Lease {
+    type Target = ServerConnection;
+
+    fn deref(&self) -> &ServerConnection {
+        self.connection.as_ref().expect("a lease holds its connection until it ends")
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut ServerConnection {
+        self.connection.as_mut().expect("a lease holds its connection until it ends")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close();
+            self.pool.slot_freed();
+        }
+    }
+}
+
+impl Slot {
+    pub(super) const fn new(pool: Arc<ServerPool>) -> Self {
+        Self { pool: Some(pool) }
+    }
+
+    /// The connection is open: the right becomes a lease.
+    #[must_use]
+    pub fn fill(mut self, mut connection: Box<ServerConnection>) -> Lease {
+        let pool = self.pool.take().expect("a slot holds its pool until it is filled");
+        connection.fence = Arc::clone(&pool.fence);
+        Lease::new(pool, connection)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.slot_freed();
+        }
+    }
+}
