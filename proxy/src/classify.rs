@@ -20,6 +20,7 @@ pub mod plpgsql;
 pub mod reading;
 pub mod shape;
 pub mod tags;
+pub mod token;
 pub mod touches;
 pub mod verdict;
 pub mod words;

@@ -338,8 +338,13 @@ impl Member {
         info!(server = name, ?role, ?health, message, "the server changed");
         let was_known = before.0 != Role::Unknown;
         if (was_known && before.0 != after.0) || after.1 == Health::Down {
-            // Connections to a server that has become something else must not be used for what it was.
-            self.pool.recycle();
+            // Connections to a server that has become something else must not be used for what it was. Nothing but reads is
+            // under way at a replica: they can be answered elsewhere.
+            if before.0 == Role::Replica && after.0 == Role::Replica {
+                self.pool.abandon();
+            } else {
+                self.pool.recycle();
+            }
             self.position.forget();
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod connect;
 pub mod connection;
+pub mod leash;
 pub mod own;
 pub mod prepared;
 pub mod query;

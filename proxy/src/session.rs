@@ -15,7 +15,7 @@ use crate::cancel::CancelHandle;
 use crate::pool::lease::Lease;
 use crate::route::{Access, Refusal as ReplicaRefusal, Side, Why};
 use crate::server::connect::ConnectError;
-use crate::session::choice::{decide, is_loose, note_kept, note_route};
+use crate::session::choice::{await_position, decide, is_loose, note_kept, note_route};
 use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::end::End;
@@ -39,6 +39,7 @@ pub mod end;
 pub mod exchange;
 pub mod explanation;
 pub mod forward;
+pub mod freshness;
 pub mod gate;
 pub mod greeting;
 pub mod judge;
@@ -180,6 +181,9 @@ impl Session {
     /// else on one that is leased for it.
     async fn serve(&mut self, signals: &mut Signals<'_>) -> Result<(), End> {
         self.client.routing.look_at_settings(&self.client.state.settings);
+        if command::may_ask_token(&self.client) {
+            Box::pin(await_position(&mut self.client, &mut self.tenancy)).await;
+        }
         if command::take(&mut self.client, self.tenancy.view(), self.tenancy.access) {
             return Ok(());
         }
@@ -240,7 +244,7 @@ impl Session {
     /// What a session is notified of it can read.
     fn note_notified(&mut self, seen: &Seen) {
         if seen.is_notified {
-            self.client.routing.note_written(self.tenancy.view());
+            self.client.routing.freshness.note_written(self.tenancy.view());
         }
     }
 
@@ -276,6 +280,8 @@ impl Session {
                 let reason = self.reason();
                 self.rest(reason, lease)
             }
+            // Nothing has been sent: the request goes to the new primary.
+            Ok(Stop::Fenced(false)) if reason.is_none() => Ok(()),
             Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
             Err(()) => {
                 if lease.is_at_rest() {
@@ -384,7 +390,7 @@ impl Session {
         let is_replica = routing.gate.is_watched || self.tenancy.access == Access::ReadOnly;
         if seen.queries > 0 && !is_known && !is_replica && self.client.state.is_tracked {
             let view = Arc::clone(self.tenancy.view());
-            self.client.routing.note_written(&view);
+            self.client.routing.freshness.note_written(&view);
         }
     }
 

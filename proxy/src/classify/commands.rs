@@ -1,6 +1,10 @@
 //! Commands that the proxy answers itself: those of pgcat, with its spellings and some more, and questions about routes.
 
 use crate::classify::pieces::{Item, Piece, pieces};
+use crate::classify::token::Token;
+
+/// The setting that carries a position from one session to another; the proxy answers for it.
+pub const CAUSAL_TOKEN: &str = "pgrouting.causal_token";
 
 /// A command to the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +21,10 @@ pub enum Command {
     SetShard(&'static str),
     /// `SHOW SHARD`.
     ShowShard,
+    /// `SHOW pgrouting.causal_token`.
+    ShowToken,
+    /// `SET pgrouting.causal_token TO 'x'`.
+    SetToken(Token),
     /// `SHOW ROUTE LAST`.
     ShowRoute,
     /// `EXPLAIN ROUTE statement`.
@@ -95,12 +103,31 @@ pub fn command(sql: &[u8]) -> Option<Command> {
             _ => Command::Wrong("PRIMARY READS is one of 'on', 'off' and 'default'"),
         }),
         ("set", "shard", _, _) => Some(shard(&value(words.get(2..)?)?, "SET SHARD")),
+        ("show", "pgrouting", _, 4) if is_token(words.get(1..)?) => Some(Command::ShowToken),
+        ("set", "pgrouting", _, _) if is_token(words.get(1..)?) => Some(set_token(&value(words.get(4..)?)?)),
+        ("set", "session", "pgrouting", _) if is_token(words.get(2..)?) => {
+            Some(set_token(&value(words.get(5..)?)?))
+        }
         ("set", "sharding", "key", _) => {
             value(words.get(3..)?)?;
             Some(Command::SetShard("SET SHARDING KEY"))
         }
         _ => None,
     }
+}
+
+fn is_token(rest: &[Piece<'_>]) -> bool {
+    let mut items = rest.iter().map(|piece| &piece.item);
+    items.next() == Some(&Item::Word("pgrouting".into()))
+        && items.next() == Some(&Item::Symbol(b'.'))
+        && items.next() == Some(&Item::Word("causal_token".into()))
+}
+
+fn set_token(value: &str) -> Command {
+    Token::parse(value).map_or(
+        Command::Wrong("pgrouting.causal_token is what SHOW pgrouting.causal_token gives, as 1:16/B374D848"),
+        Command::SetToken,
+    )
 }
 
 fn shard(value: &str, tag: &'static str) -> Command {
@@ -137,8 +164,8 @@ fn may_be_one(sql: &[u8]) -> bool {
     let text = sql.trim_ascii_start();
     let Some(first) = text.first_chunk::<3>() else { return false };
     let (length, seconds): (usize, &[&[u8]]) = match &first.map(|byte| byte.to_ascii_lowercase()) {
-        b"set" => (3, &[b"server", b"primary", b"shard"]),
-        b"sho" => (4, &[b"server", b"primary", b"shard", b"route"]),
+        b"set" => (3, &[b"server", b"primary", b"shard", b"pgrouting", b"session"]),
+        b"sho" => (4, &[b"server", b"primary", b"shard", b"route", b"pgrouting"]),
         b"exp" => (7, &[b"route"]),
         _ => return false,
     };
@@ -170,6 +197,18 @@ mod tests {
             ("SHOW SHARD", Some(Command::ShowShard)),
             ("SHOW ROUTE LAST", Some(Command::ShowRoute)),
             ("EXPLAIN ROUTE  SELECT 1;", Some(Command::ExplainRoute("SELECT 1;".to_owned()))),
+            ("SHOW pgrouting.causal_token", Some(Command::ShowToken)),
+            (
+                "SET PgRouting.Causal_Token = '1:0/FF'",
+                Some(Command::SetToken(Token { timeline: 1, lsn: 255 })),
+            ),
+            (
+                "SET SESSION pgrouting.causal_token TO '1:0/1';",
+                Some(Command::SetToken(Token { timeline: 1, lsn: 1 })),
+            ),
+            ("SET LOCAL pgrouting.causal_token TO '1:0/1'", None),
+            ("SET pgrouting.role TO 'primary'", None),
+            ("SET SESSION work_mem TO '1MB'", None),
             ("SET server.role TO 'x'", None),
             ("SET server_role TO 'x'", None),
             ("SHOW server_version", None),
@@ -180,7 +219,12 @@ mod tests {
         ] {
             assert_eq!(command(sql.as_bytes()), expected, "{sql}");
         }
-        for sql in ["SET SERVER ROLE TO 'x'", "SET PRIMARY READS TO 'x'", "SET SHARD TO '1'"] {
+        for sql in [
+            "SET SERVER ROLE TO 'x'",
+            "SET PRIMARY READS TO 'x'",
+            "SET SHARD TO '1'",
+            "SET pgrouting.causal_token TO 'x'",
+        ] {
             assert!(matches!(command(sql.as_bytes()), Some(Command::Wrong(_))), "{sql}");
         }
     }

@@ -88,11 +88,14 @@ impl Slot {
     }
 
     /// The connection is open: the right becomes a lease.
-    #[must_use]
-    pub fn fill(mut self, mut connection: Box<ServerConnection>) -> Lease {
+    ///
+    /// # Errors
+    /// When the system has no further handle for its socket; the connection is closed then.
+    pub fn fill(mut self, mut connection: Box<ServerConnection>) -> std::io::Result<Lease> {
+        let pool = self.pool.as_ref().expect("a slot holds its pool until it is filled");
+        connection.held = pool.leash.hold(&connection.stream)?;
         let pool = self.pool.take().expect("a slot holds its pool until it is filled");
-        connection.fence = Arc::clone(&pool.fence);
-        Lease::new(pool, connection)
+        Ok(Lease::new(pool, connection))
     }
 }
 

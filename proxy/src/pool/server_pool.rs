@@ -5,7 +5,7 @@
 //! reached by connections of other identities, the one that was idle longest is closed for a new one.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::pool::lease::{Lease, Slot};
 use crate::pool::waiters::{Waiter, Waiters};
 use crate::server::connect::Endpoint;
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::leash::Leash;
 use crate::server::settings::Settings;
 
 /// The time from one sweep to the next.
@@ -49,8 +50,8 @@ pub struct ServerPool {
     pub endpoint: Endpoint,
     /// How many leases there have been.
     pub(super) leases: AtomicU64,
-    /// Nothing may be sent to the server any more; shared with its connections.
-    pub(super) fence: Arc<AtomicBool>,
+    /// All connections, whoever has them.
+    pub(super) leash: Arc<Leash>,
     state: Mutex<State>,
 }
 
@@ -127,7 +128,7 @@ impl ServerPool {
             name: name.into(),
             endpoint,
             leases: AtomicU64::new(0),
-            fence: Arc::default(),
+            leash: Arc::default(),
             state: Mutex::new(State {
                 limits: Arc::new(limits),
                 idle: BTreeMap::new(),
@@ -282,13 +283,19 @@ impl ServerPool {
         idle.into_iter().for_each(ServerConnection::close);
     }
 
-    /// The server says that it is the primary and is not, or not any more: whoever has a connection to it must send nothing
-    /// there.
+    /// The server says that it is the primary and is not, or not any more: nothing more is sent there, and what is under way
+    /// ends.
     pub fn set_fenced(&self, is_fenced: bool) {
-        let was_fenced = self.fence.swap(is_fenced, Ordering::AcqRel);
+        let was_fenced = self.leash.set_fenced(is_fenced);
         if is_fenced && !was_fenced {
-            self.recycle();
+            self.abandon();
         }
+    }
+
+    /// The server does not answer any more: whatever is under way there ends.
+    pub fn abandon(&self) {
+        self.recycle();
+        self.leash.cut();
     }
 
     /// The server changed its role: what is idle is closed, what is leased when it is given back.

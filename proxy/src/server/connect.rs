@@ -15,6 +15,7 @@ use crate::auth::answer::{AnswerFault, AnswerStep, ServerLogin};
 use crate::auth::scram::Keys;
 use crate::auth::users::User;
 use crate::server::connection::{Identity, Parameters, ServerConnection, WorkerId};
+use crate::server::leash::Held;
 use crate::server::prepared::PreparedSet;
 use crate::server::replies::Replies;
 use crate::socket::{Inbox, Outbox};
@@ -227,7 +228,7 @@ impl Handshake {
             cleared: 0,
             passing: 0,
             outbox: Outbox::default(),
-            fence: Arc::default(),
+            held: Held::default(),
         }))
     }
 

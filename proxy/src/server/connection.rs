@@ -5,13 +5,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use crate::server::leash::Held;
 use crate::server::prepared::PreparedSet;
 use crate::server::replies::Replies;
 use crate::server::settings::Settings;
@@ -96,8 +96,8 @@ pub struct ServerConnection {
     pub passing: usize,
     /// Bytes to be sent.
     pub outbox: Outbox,
-    /// Nothing may be sent any more: its server says that it is the primary, and another one is.
-    pub fence: Arc<AtomicBool>,
+    /// What its pool has of it.
+    pub held: Held,
 }
 
 impl ServerConnection {

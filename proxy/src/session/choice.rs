@@ -1,8 +1,10 @@
 //! What a session decides before it takes a connection, and what it notes of that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pgrouting_contract::stage::Stage;
+use tokio::time::{Instant, sleep};
 
 use crate::classify::verdict::{Reason, Verdict};
 use crate::pool::lease::Lease;
@@ -14,6 +16,12 @@ use crate::session::routing::{Decision, Gate};
 use crate::session::tenancy::Tenancy;
 use crate::session::tie::Tie;
 use crate::transaction::PinReason;
+
+/// How long a session waits for the position that covers what it has written.
+const POSITION_WITHIN: Duration = Duration::from_secs(1);
+
+/// The pause before it looks again.
+const POSITION_PAUSE: Duration = Duration::from_millis(5);
 
 /// Decides where the transaction goes that begins with the request at hand.
 pub fn decide(client: &mut Client, tenancy: &mut Tenancy) -> Decision {
@@ -70,7 +78,8 @@ fn forecast(client: &mut Client, tenancy: &Tenancy, segment: &Segment) {
     let why = if segment.is_unread { Why::Unread } else { Why::Verdict(segment.verdict) };
     metrics.forecast.count(why.index());
     let reads = why == Why::Verdict(Verdict::Read);
-    if reads && view.topology.replicas().next().is_some() && client.routing.floor_at(view).is_none() {
+    if reads && view.topology.replicas().next().is_some() && client.routing.freshness.floor_at(view).is_none()
+    {
         metrics.forecast_stale.add_one();
         note_site(client, tenancy);
     }
@@ -118,4 +127,23 @@ pub fn is_loose(client: &Client, tenancy: &mut Tenancy, reason: PinReason) -> bo
         && client.routing.tie.as_ref().is_some_and(|tie| *tie != Tie::Fast);
     // The rest of a batch that failed elsewhere must not reach the connection.
     is_loose || client.is_skipping
+}
+
+/// Waits until the position is known that covers what the session has written, for a while.
+pub async fn await_position(client: &mut Client, tenancy: &mut Tenancy) {
+    tenancy.look_at_view();
+    if tenancy.view().active.config.stage < Stage::Split {
+        // Nothing is noted there.
+        client.routing.freshness.note_written(tenancy.view());
+    }
+    let deadline = Instant::now() + POSITION_WITHIN;
+    loop {
+        tenancy.look_at_view();
+        let view = tenancy.view();
+        let _ = client.routing.freshness.floor_at(view);
+        if client.routing.freshness.token().is_some() || Instant::now() >= deadline {
+            return;
+        }
+        sleep(POSITION_PAUSE).await;
+    }
 }

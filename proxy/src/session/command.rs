@@ -1,7 +1,7 @@
 //! Commands that the proxy answers itself, in the simple and in the extended protocol.
 
 use crate::classify::blocks::{Boundary, boundary};
-use crate::classify::commands::{Command, RoleValue, command};
+use crate::classify::commands::{CAUSAL_TOKEN, Command, RoleValue, command};
 use crate::classify::verdict::Verdict;
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
@@ -46,6 +46,9 @@ fn command_of(sql: &[u8], lazy: Lazy) -> Option<Command> {
     }
 }
 
+/// A question for a position is not longer, with its message, in bytes.
+const FRONT_MAX: usize = 200;
+
 /// Prepared commands of one client that are kept.
 const PREPARED_MAX: usize = 64;
 
@@ -81,6 +84,17 @@ pub fn take(client: &mut Client, view: &View, access: Access) -> bool {
         PARSE | BIND | DESCRIBE | CLOSE => take_batch(client, view, lazy),
         _ => false,
     }
+}
+
+/// Whether the request at the front may be a question for the position that covers what the session has written.
+#[must_use]
+pub fn may_ask_token(client: &Client) -> bool {
+    let name = CAUSAL_TOKEN.as_bytes();
+    let front = client.inbox.get(..client.inbox.len().min(FRONT_MAX)).unwrap_or_default();
+    let has_prepared =
+        |prepared: &NamedCommands| prepared.statements.values().any(|command| *command == Command::ShowToken);
+    client.routing.prepared.as_deref().is_some_and(has_prepared)
+        || front.windows(name.len()).any(|window| window.eq_ignore_ascii_case(name))
 }
 
 /// What the simple protocol answers, but for the end.
@@ -119,11 +133,13 @@ const fn columns(command: &Command) -> &'static [&'static str] {
         Command::ShowRole => &["server role"],
         Command::ShowPrimaryReads => &["primary reads"],
         Command::ShowShard => &["shard"],
+        Command::ShowToken => &[CAUSAL_TOKEN],
         Command::ShowRoute => &["server", "reason"],
         Command::ExplainRoute(_) => &["item", "value"],
         Command::SetRole(_)
         | Command::SetPrimaryReads(_)
         | Command::SetShard(_)
+        | Command::SetToken(_)
         | Command::Begin(_)
         | Command::End(_)
         | Command::Wrong(_) => &[],
@@ -162,6 +178,21 @@ fn run(command: &Command, routing: &mut Routing, view: &View) -> Result<Answer, 
             Answer::done(tag)
         }
         Command::ShowShard => Answer::one(columns, "0"),
+        Command::SetToken(token) => {
+            routing.freshness.take_token(*token, view);
+            Answer::done("SET")
+        }
+        Command::ShowToken => match routing.freshness.token() {
+            Some(token) => Answer::one(columns, &token.to_string()),
+            None => {
+                return Err(ClientError::error(
+                    ErrorKind::Server,
+                    sqlstate::CANNOT_CONNECT_NOW,
+                    "the primary's position is not known",
+                )
+                .with_hint("Ask between transactions, in transaction mode, while there is a primary."));
+            }
+        },
         Command::ShowRoute => {
             let primary =
                 view.topology.primary().and_then(|index| view.pools.get(index)).map(|pool| &*pool.name);

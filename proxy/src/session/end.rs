@@ -101,7 +101,7 @@ pub fn of(
     let end = match stop {
         Stop::AtRest | Stop::Asked | Stop::Terminated | Stop::ClientGone(_) => End::Left,
         Stop::ClientFault(reason) => End::Told(fault(&reason)),
-        Stop::Fenced => End::Told(
+        Stop::Fenced(_) => End::Told(
             ClientError::fatal(
                 ErrorKind::Server,
                 sqlstate::ADMIN_SHUTDOWN,

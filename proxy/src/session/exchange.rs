@@ -5,7 +5,6 @@
 //! costs one read and one write on either side.
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
@@ -37,8 +36,8 @@ pub enum Stop {
     ClientGone(io::Error),
     /// The client sent what no client may send.
     ClientFault(RequestFault),
-    /// The server is not the primary any more, though it says so: nothing more is sent there.
-    Fenced,
+    /// The server is not the primary any more, though it says so: nothing more is sent there; and whether anything was.
+    Fenced(bool),
     /// The server has gone; what it said last has been passed on.
     ServerGone(Option<io::Error>),
     /// The server's answers are not those that it owes.
@@ -98,9 +97,8 @@ impl Exchange<'_> {
     fn push_to_server(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
         loop {
             let was_backlogged = !self.server.outbox.is_empty();
-            if self.server.fence.load(Ordering::Relaxed) && (was_backlogged || !self.client.inbox.is_empty())
-            {
-                return Err(Stop::Fenced);
+            if self.server.held.is_fenced() && (was_backlogged || !self.client.inbox.is_empty()) {
+                return Err(Stop::Fenced(self.is_begun));
             }
             let forwarded = if self.client.inbox.is_empty() {
                 Forwarded::Nothing
@@ -165,6 +163,7 @@ impl Exchange<'_> {
             return Err(Stop::ServerGone(None));
         }
         match self.server.poll_read(cx) {
+            Poll::Ready(Ok(0) | Err(_)) if self.server.held.is_fenced() => Err(Stop::Fenced(self.is_begun)),
             Poll::Ready(Ok(0)) => Err(Stop::ServerGone(None)),
             Poll::Ready(Ok(_)) => {
                 walk(self.client, self.server, &mut self.seen).map_err(Stop::ServerFault)?;

@@ -1,7 +1,7 @@
 //! What may be sent to the server of an exchange: where it only takes reads, nothing but what is proved to be one, or belongs
 //! to a transaction that goes there as a whole; and what the proxy puts in between.
 
-use crate::classify::commands::command;
+use crate::classify::commands::{Command, command};
 use crate::fleet::View;
 use crate::server::connection::ServerConnection;
 use crate::server::replies::{Owed, Rejection};
@@ -95,6 +95,10 @@ pub fn take_command(
 ) -> bool {
     let sql = query_text(message.get(..header.total).unwrap_or_default());
     let Some(command) = command(sql) else { return false };
+    if command == Command::ShowToken {
+        // What this transaction writes has no position yet.
+        client.routing.freshness.forget_token();
+    }
     let mut answer = Vec::new();
     answer_query(&command, &mut client.routing, view, &mut answer);
     client.statements.define_unnamed(None);

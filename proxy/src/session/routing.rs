@@ -2,36 +2,23 @@
 //! sent what follows in the same write.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pgrouting_contract::config::PoolMode;
-use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, Transactions, WhenNoReplica};
+use pgrouting_contract::split::{Cohort, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
-use tokio::time::Instant;
 
-use crate::classify::commands::RoleValue;
+use crate::classify::commands::{CAUSAL_TOKEN, RoleValue};
+use crate::classify::token::Token;
 use crate::classify::verdict::{Reason, Verdict};
 use crate::fleet::View;
-use crate::positions::reachable;
 use crate::route::{Access, Aim, Question, ServerRole, Side, Why, admits, side};
 use crate::server::settings::Settings;
+use crate::session::freshness::Freshness;
 use crate::session::judge::{Judge, Segment, shape};
 use crate::session::named_commands::NamedCommands;
 use crate::session::prepared::ClientStatements;
 use crate::session::rescue::Rescue;
 use crate::session::tie::Tie;
-
-/// What a session may read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Floor {
-    /// Anything: it has written nothing.
-    #[default]
-    None,
-    /// What was there at that moment and later, wherever that is in the log.
-    Since(Instant),
-    /// What a server shows that has replayed this position, which was found for that moment.
-    At(u64, Instant),
-}
 
 /// Settings of a session that say what `SET SERVER ROLE` says, the first that is there; the second is PgDog's.
 const ROLE_SETTINGS: [&str; 2] = ["pgrouting.role", "pgdog.role"];
@@ -89,10 +76,8 @@ pub struct Routing {
     movable: Option<&'static str>,
     /// Whether the client's reads may go to the primary too; as the pool says where it has said nothing.
     pub primary_reads: Option<bool>,
-    /// What it may read.
-    pub floor: Floor,
-    /// The term of the primary that the floor is a position of.
-    term: u64,
+    /// How old what it reads may be.
+    pub freshness: Freshness,
     /// How the last transaction went: the server's name, the primary's where there is none, and why.
     pub last: Option<(Option<Arc<str>>, Why)>,
     /// What is kept to run a request on the primary that a replica refuses.
@@ -138,8 +123,7 @@ impl Routing {
             put_off: None,
             movable: None,
             primary_reads: None,
-            floor: Floor::None,
-            term: 0,
+            freshness: Freshness::default(),
             last: None,
             rescue: Rescue::default(),
             gate: Gate::default(),
@@ -154,6 +138,7 @@ impl Routing {
         if self.wishes.as_ref().is_some_and(|(seen, _)| Arc::ptr_eq(seen, settings)) {
             return;
         }
+        self.freshness.token_setting = settings.value(CAUSAL_TOKEN).and_then(Token::parse);
         let role = ROLE_SETTINGS.iter().find_map(|name| settings.value(name)).and_then(RoleValue::named);
         let isolation = settings.value("default_transaction_isolation");
         let wishes = Wishes {
@@ -189,6 +174,9 @@ impl Routing {
         statements: &ClientStatements,
     ) -> Decision {
         let is_rescued = self.rescue.take_rescued();
+        if let Some(token) = self.freshness.token_setting.take() {
+            self.freshness.take_token(token, view);
+        }
         let mut decision = self.weigh(view, access, segment, is_rescued);
         if self.tie.is_some() && decision.aim.side != Side::Primary {
             decision.tie(self.lets_go(segment, request, statements), view);
@@ -243,7 +231,7 @@ impl Routing {
             if view.topology.replicas().next().is_none() {
                 why = if aim.falls_back { Why::NoReplica } else { why };
             } else {
-                match self.floor_for(view, split) {
+                match self.freshness.floor_for(view, split) {
                     Some(floor) => aim.floor = floor,
                     None => (aim.side, why) = (Side::Primary, Why::Freshness),
                 }
@@ -267,86 +255,6 @@ impl Routing {
 
     fn counts_primary(&self, split: &SplitConfig) -> bool {
         self.role() == ServerRole::Any || self.primary_reads.unwrap_or(split.primary_reads)
-    }
-
-    /// The position that a replica must have replayed for a read, as the pool's consistency says; `None` where none has, or
-    /// that is not known.
-    fn floor_for(&mut self, view: &View, split: &SplitConfig) -> Option<u64> {
-        match (split.consistency, split.max_staleness) {
-            (Consistency::Eventual, _) => Some(0),
-            (Consistency::Session, _) | (Consistency::Bounded, None) => self.floor_at(view),
-            (Consistency::Bounded, Some(staleness)) => {
-                let own = self.floor_at(view);
-                let all = floor_of_all(view, staleness.get());
-                Some(own?.max(all?))
-            }
-        }
-    }
-
-    /// The position that a replica must have replayed for this session; `None` where none has, or that is not known.
-    pub fn floor_at(&mut self, view: &View) -> Option<u64> {
-        if self.floor == Floor::None {
-            return Some(0);
-        }
-        let now = Instant::now();
-        if self.term != view.topology.term {
-            // The positions of another primary mean nothing.
-            self.floor = Floor::Since(now);
-            self.term = view.topology.term;
-        }
-        if let Floor::Since(written) = self.floor {
-            let primary = view.topology.primary().and_then(|index| view.positions.get(index))?;
-            match primary.sampled_after(written) {
-                Some(end) => self.floor = Floor::At(reachable(end), written),
-                None => {
-                    primary.want(now);
-                    return None;
-                }
-            }
-        }
-        let Floor::At(mut floor, written) = self.floor else { return None };
-        let primary = view.topology.primary().and_then(|index| view.positions.get(index));
-        if let Some(flushed) = primary.and_then(|primary| primary.flushed_after(written)) {
-            floor = floor.min(flushed);
-            self.floor = Floor::At(floor, written);
-        }
-        let (mut some, mut all) = (false, true);
-        for index in view.topology.replicas() {
-            let Some(position) = view.positions.get(index) else { continue };
-            if position.lsn() >= floor {
-                some = true;
-            } else {
-                all = false;
-                position.want(now);
-            }
-        }
-        if some && all {
-            self.floor = Floor::None;
-            return Some(0);
-        }
-        if let Some(primary) = primary.filter(|_| !some) {
-            primary.want(now);
-        }
-        some.then_some(floor)
-    }
-
-    /// A transaction has ended on the primary that may have written.
-    pub fn note_written(&mut self, view: &View) {
-        let now = Instant::now();
-        self.floor = Floor::Since(now);
-        self.term = view.topology.term;
-        if view.topology.replicas().next().is_none() {
-            return;
-        }
-        let primary = view.topology.primary().and_then(|index| view.positions.get(index));
-        if let Some(primary) = primary {
-            primary.want(now);
-        }
-        for index in view.topology.replicas() {
-            if let Some(position) = view.positions.get(index) {
-                position.want(now);
-            }
-        }
     }
 
     /// Whether the session is one of those, a quarter, that are looked at for the forecast.
@@ -446,22 +354,6 @@ impl Routing {
             && self.lets_go(&segment, bytes.get(..segment.length).unwrap_or_default(), statements);
         if is_fine { Pass::Yes } else { Pass::No }
     }
-}
-
-/// The position that a replica must have replayed to show all that was committed before `staleness` ago; `None` where
-/// none is known to have.
-fn floor_of_all(view: &View, staleness: Duration) -> Option<u64> {
-    let now = Instant::now();
-    let position = |index: usize| view.positions.get(index);
-    let primary = view.topology.primary().and_then(position)?;
-    let floor = primary.floor_within(staleness, now);
-    primary.want(now);
-    let mut is_there = false;
-    for replica in view.topology.replicas().filter_map(position) {
-        replica.want(now);
-        is_there |= floor.is_some_and(|floor| replica.lsn() >= floor);
-    }
-    floor.filter(|_| is_there)
 }
 
 /// Whether a request may pass.

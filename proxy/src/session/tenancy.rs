@@ -283,7 +283,7 @@ impl Tenancy {
             timeout: limits.connect_timeout,
         })
         .await?;
-        Ok(slot.fill(connection))
+        Ok(slot.fill(connection)?)
     }
 
     /// Whether to try again: gives what to say if the time runs out, or the refusal that is final.

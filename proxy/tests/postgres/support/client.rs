@@ -205,6 +205,19 @@ impl Client {
         self.read_until(|message| message.kind() == 'Z')
     }
 
+    /// Reads to the next `ReadyForQuery`, or to the end of the stream.
+    pub fn ready_or_end(&mut self) -> Answer {
+        let mut messages = Vec::new();
+        while let Some(message) = self.next() {
+            let is_over = message.kind() == 'Z';
+            messages.push(message);
+            if is_over {
+                break;
+            }
+        }
+        Answer { messages }
+    }
+
     /// Reads to the `count`th `ReadyForQuery` from here.
     pub fn ready_times(&mut self, count: usize) -> Answer {
         let mut left = count;

@@ -2,7 +2,9 @@
 #
 # sh cluster.sh BIN PORT: a new primary; sh cluster.sh BIN PORT DIRECTORY PORT: a standby of the primary there.
 # The first line of the output is the directory, once the server answers, or why there is none. Standard input is a
-# pipe from the test process and ends with it however it ends, so that no server is left behind.
+# pipe from the test process and ends with it however it ends, so that no server is left behind. Each line of it is a
+# command, answered by a line when it is done: stop SIGNAL, start, follow DIRECTORY PORT (as a standby, from the next start
+# on), copy DIRECTORY PORT (in place of what is there), freeze STOP or CONT.
 set -u
 bin=$1 port=$2
 cd /
@@ -15,8 +17,23 @@ fail() {
     exit 1
 }
 
+# copy DIRECTORY PORT: a copy of the primary there, that follows it.
+copy() {
+    rm -rf "$data"
+    "$bin/pg_basebackup" -h "$1" -p "$2" -U postgres -D "$data" -R -X stream -c fast >"$log" 2>&1 || fail basebackup
+}
+
+start() {
+    "$bin/postgres" -D "$data" -p "$port" -k "$directory" >>"$log" 2>&1 &
+    server=$!
+    until "$bin/pg_isready" -q -h 127.0.0.1 -p "$port"; do
+        kill -0 "$server" 2>/dev/null || fail start
+        sleep 0.05
+    done
+}
+
 if [ $# -gt 2 ]; then
-    "$bin/pg_basebackup" -h "$3" -p "$4" -U postgres -D "$data" -R -X stream -c fast >"$log" 2>&1 || fail basebackup
+    copy "$3" "$4"
 else
     printf %s 'postgres secret' >"$directory/password"
     "$bin/initdb" -D "$data" -U postgres -E UTF8 --no-locale --no-sync --no-instructions \
@@ -38,13 +55,21 @@ log_min_messages = warning
 SETTINGS
 fi
 
-"$bin/postgres" -D "$data" -p "$port" -k "$directory" >>"$log" 2>&1 &
-server=$!
-until "$bin/pg_isready" -q -h 127.0.0.1 -p "$port"; do
-    kill -0 "$server" 2>/dev/null || fail start
-    sleep 0.05
-done
+start
 echo "$directory"
-cat >/dev/null
-kill -QUIT "$server"
+while read -r command one two; do
+    case $command in
+    stop) kill -s "$one" "$server"; wait "$server" ;;
+    start) start ;;
+    copy) copy "$one" "$two" ;;
+    follow)
+        touch "$data/standby.signal"
+        echo "primary_conninfo = 'host=$one port=$two user=postgres'" >>"$data/postgresql.auto.conf"
+        ;;
+    freeze) kill -s "$one" "$server" $(ps -o pid= --ppid "$server") ;;
+    esac
+    echo done
+done
+kill -CONT "$server" $(ps -o pid= --ppid "$server") 2>/dev/null
+kill -QUIT "$server" 2>/dev/null
 wait "$server"

@@ -1,10 +1,10 @@
 //! PostgreSQL servers for the tests: one primary for the whole run, one standby once a test asks for it.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,22 +24,26 @@ pub struct Server {
     pub port: u16,
     /// Its directory, with its Unix socket.
     directory: String,
-    /// Holds the pipe that keeps it running.
-    _watchdog: Child,
+    /// Keeps it running, and does what it is told.
+    watchdog: Child,
+    answers: BufReader<ChildStdout>,
 }
 
 /// The primary of this run.
 pub fn primary() -> &'static Server {
     static PRIMARY: OnceLock<Server> = OnceLock::new();
-    PRIMARY.get_or_init(|| {
-        let server = start(None);
-        let mut admin = Client::connect(&server.login()).unwrap();
-        for role in ROLES {
-            admin.run(&format!("CREATE ROLE {role} LOGIN PASSWORD '{}'", password_of(role)));
-        }
-        admin.run("GRANT SELECT ON pg_catalog.pg_authid TO probe; GRANT pg_monitor TO probe");
-        server
-    })
+    PRIMARY.get_or_init(own_primary)
+}
+
+/// A primary of one test.
+pub fn own_primary() -> Server {
+    let server = start(None);
+    let mut admin = Client::connect(&server.login()).unwrap();
+    for role in ROLES {
+        admin.run(&format!("CREATE ROLE {role} LOGIN PASSWORD '{}'", password_of(role)));
+    }
+    admin.run("GRANT SELECT ON pg_catalog.pg_authid TO probe; GRANT pg_monitor TO probe");
+    server
 }
 
 /// The standby of this run, which follows the primary.
@@ -74,6 +78,56 @@ impl Server {
     /// A login as superuser.
     pub fn login(&self) -> Login {
         Login::new(self.port, "postgres", "postgres")
+    }
+
+    /// A standby of it.
+    pub fn own_standby(&self) -> Self {
+        start(Some(self))
+    }
+
+    /// Has its watchdog do something, and waits until it is done.
+    fn tell(&mut self, command: &str) {
+        writeln!(self.watchdog.stdin.as_mut().unwrap(), "{command}").unwrap();
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        assert_eq!(line, "done\n", "{command}");
+    }
+
+    /// Ends the server as `pg_ctl stop -m fast` does.
+    pub fn stop(&mut self) {
+        self.tell("stop INT");
+    }
+
+    /// Ends the server as `pg_ctl stop -m immediate` does, which loses no more than a crash.
+    pub fn crash(&mut self) {
+        self.tell("stop QUIT");
+    }
+
+    /// Starts it again.
+    pub fn start(&mut self) {
+        self.tell("start");
+    }
+
+    /// Makes it a standby of another one, when it is started.
+    pub fn follow(&mut self, primary: &Self) {
+        let command = format!("follow {} {}", primary.directory, primary.port);
+        self.tell(&command);
+    }
+
+    /// Puts a copy of another one in its place, which follows that one; it must not run.
+    pub fn copy(&mut self, primary: &Self) {
+        let command = format!("copy {} {}", primary.directory, primary.port);
+        self.tell(&command);
+    }
+
+    /// Stops all its processes where they are, as a machine that is lost does, or lets them go on.
+    pub fn freeze(&mut self, is_frozen: bool) {
+        self.tell(if is_frozen { "freeze STOP" } else { "freeze CONT" });
+    }
+
+    /// Makes it the primary, and waits until it is.
+    pub fn promote(&self) {
+        self.admin("postgres").run("SELECT pg_promote()");
     }
 
     /// A connection as superuser to a database.
@@ -167,9 +221,10 @@ fn start(primary: Option<&Server>) -> Server {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let mut answers = BufReader::new(watchdog.stdout.take().unwrap());
     let mut line = String::new();
-    BufReader::new(watchdog.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    answers.read_line(&mut line).unwrap();
     let directory = line.trim_end().to_owned();
     assert!(directory.starts_with('/'), "{directory}");
-    Server { port, directory, _watchdog: watchdog }
+    Server { port, directory, watchdog, answers }
 }
