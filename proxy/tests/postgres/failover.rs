@@ -71,7 +71,7 @@ impl Set {
         this
     }
 
-    fn new(standbys: usize) -> Self {
+    pub fn new(standbys: usize) -> Self {
         Self::of(standbys, |_| {})
     }
 

@@ -12,6 +12,7 @@ mod support;
 mod auth;
 mod cancel;
 mod config;
+mod consistency;
 mod copy_as_postgres;
 mod drain;
 mod driver;
