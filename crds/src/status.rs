@@ -203,6 +203,12 @@ pub enum ServerState {
     Up,
     /// It does not answer, or nobody has asked it yet.
     Down,
+    /// It is a replica that takes no reads because it is too far behind.
+    Lagging,
+    /// It is a replica that takes no reads for another reason.
+    Ejected,
+    /// It says that it is the primary, and another server is.
+    Fenced,
 }
 
 /// How far the pool has come.

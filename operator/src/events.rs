@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
-use pgrouting_crds::status::{ConditionStatus, PgRoutingPoolStatus, PoolCondition};
+use pgrouting_crds::status::{ConditionStatus, PgRoutingPoolStatus, PoolCondition, ServerState};
 
 /// The longest note that the API server takes, in bytes.
 const NOTE_BYTES_MAX: usize = 1000;
@@ -44,6 +44,7 @@ pub fn events_between(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoo
     events.reverse();
     events.extend(config_applied(before, after));
     events.extend(primary_changed(before, after));
+    events.extend(servers_changed(before, after));
     events
 }
 
@@ -90,6 +91,33 @@ fn primary_changed(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSt
             Some(then) => format!("the primary was {then} and is {now}"),
             None => format!("the primary is {now}"),
         },
+    })
+}
+
+/// Servers that are in use no more, or again.
+fn servers_changed<'a>(
+    before: Option<&'a PgRoutingPoolStatus>,
+    after: &'a PgRoutingPoolStatus,
+) -> impl Iterator<Item = PoolEvent> + 'a {
+    let known = before.iter().filter_map(|status| status.backends.as_ref()).flat_map(|b| &b.servers);
+    let known: Vec<_> = known.collect();
+    let servers = after.backends.iter().flat_map(|backends| &backends.servers);
+    servers.filter_map(move |server| {
+        let then = known.iter().find(|known| known.name == server.name)?;
+        if then.state == server.state {
+            return None;
+        }
+        let is_in = server.state == ServerState::Up;
+        let reason = server.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        Some(PoolEvent {
+            is_warning: !is_in,
+            reason: if is_in { "ServerIn" } else { "ServerOut" }.to_owned(),
+            action: format!("Server-{}", server.name),
+            note: format!(
+                "server {} ({}) was {:?} and is {:?}{reason}",
+                server.name, server.address, then.state, server.state
+            ),
+        })
     })
 }
 

@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
 use pgrouting_contract::config::ServerConfig;
 use pgrouting_contract::report::{
-    ConfigAnswer, ConfigOutcome, CredentialReport, CredentialState, Health, ProxyReport, Role,
+    ConfigAnswer, ConfigOutcome, CredentialReport, CredentialState, Health, ProxyReport, Role, Rotation,
 };
 use pgrouting_crds::status::{ServerRole, ServerState};
 
@@ -247,8 +247,20 @@ fn server_view(server: &ServerConfig, reports: &[&ProxyReport]) -> ServerView {
         })
         .collect();
     let is_up = majority(&healths) == Some(true);
+    let rotations: Vec<Rotation> =
+        seen.iter().filter(|seen| seen.health == Health::Up).map(|seen| seen.rotation).collect();
+    let state = match majority(&rotations) {
+        _ if !is_up => ServerState::Down,
+        Some(Rotation::Lagging) => ServerState::Lagging,
+        Some(Rotation::Fenced) => ServerState::Fenced,
+        Some(Rotation::Settling | Rotation::Diverged) => ServerState::Ejected,
+        // One that was just asked for the first time is measured in a moment.
+        Some(Rotation::In | Rotation::Unmeasured | Rotation::Down) | None => ServerState::Up,
+    };
     let message = if is_up {
-        String::new()
+        let out =
+            seen.iter().find(|seen| seen.health == Health::Up && Some(seen.rotation) == majority(&rotations));
+        out.map(|seen| seen.message.clone()).unwrap_or_default()
     } else if healths.is_empty() {
         "no proxy has asked it yet".to_owned()
     } else {
@@ -263,7 +275,7 @@ fn server_view(server: &ServerConfig, reports: &[&ProxyReport]) -> ServerView {
             Some(_) => ServerRole::Replica,
             None => ServerRole::Unknown,
         },
-        state: if is_up { ServerState::Up } else { ServerState::Down },
+        state,
         is_probed: !healths.is_empty(),
         message,
         timeline: seen.iter().filter_map(|seen| seen.timeline).max(),

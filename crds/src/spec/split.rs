@@ -14,6 +14,12 @@ use crate::duration::PoolDuration;
 ).message("a function is named in primaryFunctions too: leave it in one of the two").field_path(".readFunctions"))]
 #[x_kube(validation = Rule::new("duration(self.catalogInterval) >= duration('100ms')")
     .message("catalogInterval must be at least 100ms").field_path(".catalogInterval"))]
+#[x_kube(validation = Rule::new("self.consistency != 'Bounded' || has(self.maxStaleness)")
+    .message("consistency Bounded needs maxStaleness").field_path(".maxStaleness"))]
+#[x_kube(validation = Rule::new("!has(self.maxStaleness) || duration(self.maxStaleness) >= duration('50ms')")
+    .message("maxStaleness must be at least 50ms").field_path(".maxStaleness"))]
+#[x_kube(validation = Rule::new("duration(self.ejectLag) >= duration('100ms')")
+    .message("ejectLag must be at least 100ms").field_path(".ejectLag"))]
 #[serde(rename_all = "camelCase")]
 pub struct Split {
     /// The largest share of sessions (or transactions, see cohort) whose reads go to replicas, in percent. With 0 no
@@ -27,6 +33,18 @@ pub struct Split {
     /// What a session may read after it has written.
     #[serde(default)]
     pub consistency: Consistency,
+    /// With consistency Bounded: how long ago something may have been committed that a read does not see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_staleness: Option<PoolDuration>,
+    /// A replica that lags more takes no reads, until it lags less than half of it.
+    #[serde(default = "default_eject_lag")]
+    pub eject_lag: PoolDuration,
+    /// How long a replica that begins to take reads is given less than its share.
+    #[serde(default = "default_slow_start")]
+    pub slow_start: PoolDuration,
+    /// Whether a replica in a proxy's own zone comes before others.
+    #[serde(default = "default_prefer_zone")]
+    pub prefer_zone: bool,
     /// Where explicit transactions begin that are not READ ONLY.
     #[serde(default)]
     pub transactions: Transactions,
@@ -82,6 +100,8 @@ pub enum Consistency {
     /// At least what the session itself has written.
     #[default]
     Session,
+    /// That, and whatever was committed longer ago than maxStaleness.
+    Bounded,
 }
 
 /// Where explicit transactions begin that are not READ ONLY.
@@ -111,6 +131,10 @@ impl Default for Split {
             max_percent: default_max_percent(),
             cohort: Cohort::Session,
             consistency: Consistency::Session,
+            max_staleness: None,
+            eject_lag: default_eject_lag(),
+            slow_start: default_slow_start(),
+            prefer_zone: default_prefer_zone(),
             transactions: Transactions::Primary,
             when_no_replica: WhenNoReplica::UsePrimary,
             primary_reads: false,
@@ -126,6 +150,18 @@ impl Default for Split {
 
 const fn default_max_percent() -> u8 {
     100
+}
+
+const fn default_eject_lag() -> PoolDuration {
+    PoolDuration::from_secs(30)
+}
+
+const fn default_slow_start() -> PoolDuration {
+    PoolDuration::from_secs(10)
+}
+
+const fn default_prefer_zone() -> bool {
+    true
 }
 
 const fn default_rescue() -> bool {

@@ -145,6 +145,10 @@ fn split_config(split: &split::Split) -> SplitConfig {
         max_percent,
         cohort,
         consistency,
+        max_staleness,
+        eject_lag,
+        slow_start,
+        prefer_zone,
         when_no_replica,
         primary_reads,
         rescue,
@@ -164,7 +168,12 @@ fn split_config(split: &split::Split) -> SplitConfig {
         consistency: match consistency {
             split::Consistency::Eventual => Consistency::Eventual,
             split::Consistency::Session => Consistency::Session,
+            split::Consistency::Bounded => Consistency::Bounded,
         },
+        max_staleness: max_staleness.map(|staleness| duration_text(staleness.get())),
+        eject_lag: duration_text(eject_lag.get()),
+        slow_start: duration_text(slow_start.get()),
+        prefer_zone,
         transactions: match transactions {
             split::Transactions::Primary => Transactions::Primary,
             split::Transactions::ReadOnlyPrefix => Transactions::ReadOnlyPrefix,

@@ -230,7 +230,11 @@ rollout: {{stage: Split}}
 split:
   maxPercent: 30
   cohort: Transaction
-  consistency: Eventual
+  consistency: Bounded
+  maxStaleness: 500ms
+  ejectLag: 1m
+  slowStart: 0s
+  preferZone: false
   whenNoReplica: Fail
   primaryReads: true
   rescue: false
@@ -248,7 +252,11 @@ split:
         SplitConfig {
             percent: 30,
             cohort: Cohort::Transaction,
-            consistency: Consistency::Eventual,
+            consistency: Consistency::Bounded,
+            max_staleness: Some(DurationText::from_millis(500)),
+            eject_lag: DurationText::from_secs(60),
+            slow_start: DurationText::from_secs(0),
+            prefer_zone: false,
             when_no_replica: WhenNoReplica::Fail,
             primary_reads: true,
             rescue: false,

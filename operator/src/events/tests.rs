@@ -77,6 +77,29 @@ fn one_mistake_is_one_event() {
 }
 
 #[test]
+fn a_server_that_goes_out_of_use_is_told_of_and_when_it_comes_back() {
+    let with = |state: &str, reason: &str| {
+        let mut status = status(&WELL, "aaa", Some("pg-0"));
+        let server = serde_json::json!({
+            "name": "pg-1", "address": "pg-1.pg:5432", "role": "Replica", "state": state, "reason": reason,
+            "since": "2026-11-29T12:00:00Z",
+        });
+        status.backends.as_mut().unwrap().servers = vec![serde_json::from_value(server).unwrap()];
+        status
+    };
+    let (up, lagging) = (with("Up", ""), with("Lagging", "it lags more than 30s"));
+    let out = events_between(Some(&up), &lagging);
+    assert_eq!((out[0].reason.as_str(), out[0].is_warning), ("ServerOut", true));
+    assert_eq!(out[0].note, "server pg-1 (pg-1.pg:5432) was Up and is Lagging: it lags more than 30s");
+    assert_eq!(reasons(Some(&lagging), &up), ["ServerIn"]);
+    assert_eq!(
+        reasons(None, &lagging),
+        ["ConfigApplied", "PrimaryChanged"],
+        "what is seen first is no change"
+    );
+}
+
+#[test]
 fn failover_names_both_servers() {
     let events =
         events_between(Some(&status(&WELL, "aaa", Some("pg-0"))), &status(&WELL, "aaa", Some("pg-1")));

@@ -103,6 +103,25 @@ fn majority_decides_and_the_undecided_do_not_count() {
 }
 
 #[test]
+fn the_majority_tells_what_part_a_server_takes() {
+    let with = |rotation, message: &str| {
+        vec![ServerReport { rotation, message: message.into(), ..server("pg-0", Role::Replica, Health::Up) }]
+    };
+    let lagging = || with(Rotation::Lagging, "it lags more than 30s");
+    for (reports, state) in [
+        (vec![lagging(), lagging(), with(Rotation::In, "")], ServerState::Lagging),
+        (vec![with(Rotation::In, ""), with(Rotation::In, ""), lagging()], ServerState::Up),
+        (vec![with(Rotation::Settling, "it was down lately")], ServerState::Ejected),
+        (vec![with(Rotation::Diverged, "")], ServerState::Ejected),
+        (vec![with(Rotation::Fenced, "")], ServerState::Fenced),
+        (vec![with(Rotation::Unmeasured, "")], ServerState::Up),
+        (vec![vec![server("pg-0", Role::Replica, Health::Down)]], ServerState::Down),
+    ] {
+        assert_eq!(views(&reports)[0].1, state);
+    }
+}
+
+#[test]
 fn pod_is_in_step_behind_starting_or_unreachable() {
     let document = document();
     let other = ConfigHash::default();

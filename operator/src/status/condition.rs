@@ -40,6 +40,8 @@ pub enum Reason {
     TwoPrimaries,
     /// There should be replicas, and none is up.
     NoHealthyReplica,
+    /// All replicas lag too far behind.
+    LagHigh,
     /// No proxy has asked the servers yet.
     ProbeUnavailable,
     /// The spec makes no sense.
@@ -114,6 +116,7 @@ impl Reason {
             Self::NoPrimary => "NoPrimary",
             Self::TwoPrimaries => "TwoPrimaries",
             Self::NoHealthyReplica => "NoHealthyReplica",
+            Self::LagHigh => "LagHigh",
             Self::ProbeUnavailable => "ProbeUnavailable",
             Self::InvalidSpec => "InvalidSpec",
             Self::NameConflict => "NameConflict",

@@ -171,8 +171,19 @@ fn backends_healthy(found: &Found<'_>) -> Finding {
     let down_text = if down.is_empty() {
         String::new()
     } else {
-        format!("; down: {}", listed(&down.iter().map(String::as_str).collect::<Vec<_>>()))
+        format!("; not in use: {}", listed(&down.iter().map(String::as_str).collect::<Vec<_>>()))
     };
+    let fenced: Vec<_> = servers.iter().filter(|server| server.state == ServerState::Fenced).collect();
+    if let [first, ..] = fenced.as_slice() {
+        let taken = servers.iter().filter(is_up).find(|server| server.role == ServerRole::Primary);
+        let taken = taken.map_or("another one", |server| server.name.as_str());
+        let message = format!(
+            "{} says that it is the primary too, and gets nothing: {taken} is taken for it; stop {}, or make it a \
+             standby",
+            first.name, first.name
+        );
+        return finding(False, Reason::TwoPrimaries, message);
+    }
     let primaries: Vec<_> = servers
         .iter()
         .filter(is_up)
@@ -187,16 +198,18 @@ fn backends_healthy(found: &Found<'_>) -> Finding {
             Reason::NoPrimary,
             format!("none of {} servers is a primary that answers{down_text}", servers.len()),
         ),
-        [primary] if servers.len() > 1 && replicas_up == 0 => finding(
-            False,
-            Reason::NoHealthyReplica,
-            format!("{primary} is the primary, no replica answers{down_text}"),
-        ),
+        [primary] if servers.len() > 1 && replicas_up == 0 => {
+            let are_behind = servers
+                .iter()
+                .all(|server| server.role != ServerRole::Replica || server.state == ServerState::Lagging);
+            let reason = if are_behind { Reason::LagHigh } else { Reason::NoHealthyReplica };
+            finding(False, reason, format!("{primary} is the primary, no replica takes reads{down_text}"))
+        }
         [primary] => finding(
             True,
             Reason::AsExpected,
             format!(
-                "{primary} is the primary, {} of {} replicas answer{down_text}",
+                "{primary} is the primary, {} of {} replicas take reads{down_text}",
                 replicas_up,
                 servers.len() - 1
             ),

@@ -141,7 +141,7 @@ fn status_survives_the_way_through_the_api_server() {
 #[test]
 fn servers_decide_on_backends_healthy() {
     use ServerRole::{Primary, Replica, Unknown as NoRole};
-    use ServerState::{Down, Up};
+    use ServerState::{Down, Ejected, Fenced, Lagging, Up};
     for (servers, status, reason, says) in [
         (
             vec![server("a", Primary, Up)],
@@ -153,19 +153,37 @@ fn servers_decide_on_backends_healthy() {
             vec![server("a", Primary, Up), server("b", Replica, Up), server("c", Replica, Down)],
             ConditionStatus::True,
             "AsExpected",
-            "down: c (no route)",
+            "not in use: c (no route)",
+        ),
+        (
+            vec![server("a", Primary, Up), server("b", Replica, Lagging), server("c", Replica, Lagging)],
+            ConditionStatus::False,
+            "LagHigh",
+            "a is the primary, no replica takes reads; not in use: b (), c ()",
+        ),
+        (
+            vec![server("a", Primary, Up), server("b", Replica, Lagging), server("c", Replica, Ejected)],
+            ConditionStatus::False,
+            "NoHealthyReplica",
+            "no replica takes reads",
+        ),
+        (
+            vec![server("a", Primary, Fenced), server("b", Primary, Up)],
+            ConditionStatus::False,
+            "TwoPrimaries",
+            "a says that it is the primary too, and gets nothing: b is taken for it",
         ),
         (
             vec![server("a", Primary, Up), server("b", Replica, Down)],
             ConditionStatus::False,
             "NoHealthyReplica",
-            "no replica answers",
+            "no replica takes reads",
         ),
         (
             vec![server("a", Primary, Down), server("b", Replica, Up)],
             ConditionStatus::False,
             "NoPrimary",
-            "none of 2 servers is a primary that answers; down: a (no route)",
+            "none of 2 servers is a primary that answers; not in use: a (no route)",
         ),
         (vec![server("a", NoRole, Up)], ConditionStatus::False, "NoPrimary", "none of 1 servers"),
         (

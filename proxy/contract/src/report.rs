@@ -215,7 +215,7 @@ pub enum Role {
 }
 
 /// Whether a server takes part: the primary, or a replica that reads may go to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub enum Rotation {
     /// It does.
     In,

@@ -18,11 +18,15 @@ pub struct SplitConfig {
     /// The age of what a read may be missing, with consistency `Bounded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_staleness: Option<DurationText>,
+    // What came later is left out where it says what is usual, so that proxies of before take the document.
     /// A replica that lags more takes no reads, until it lags less than half of it.
+    #[serde(skip_serializing_if = "is_usual_eject_lag")]
     pub eject_lag: DurationText,
     /// How long a replica that comes into rotation takes to get all of its share.
+    #[serde(skip_serializing_if = "is_usual_slow_start")]
     pub slow_start: DurationText,
     /// A replica in the proxy's own zone comes before others.
+    #[serde(skip_serializing_if = "is_true")]
     pub prefer_zone: bool,
     /// Where explicit transactions begin that are not READ ONLY.
     pub transactions: Transactions,
@@ -95,6 +99,22 @@ pub enum WhenNoReplica {
     Fail,
 }
 
+const EJECT_LAG: DurationText = DurationText::from_secs(30);
+const SLOW_START: DurationText = DurationText::from_secs(10);
+
+fn is_usual_eject_lag(lag: &DurationText) -> bool {
+    *lag == EJECT_LAG
+}
+
+fn is_usual_slow_start(slow_start: &DurationText) -> bool {
+    *slow_start == SLOW_START
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+const fn is_true(value: &bool) -> bool {
+    *value
+}
+
 impl Default for SplitConfig {
     fn default() -> Self {
         Self {
@@ -102,8 +122,8 @@ impl Default for SplitConfig {
             cohort: Cohort::Session,
             consistency: Consistency::Session,
             max_staleness: None,
-            eject_lag: DurationText::from_secs(30),
-            slow_start: DurationText::from_secs(10),
+            eject_lag: EJECT_LAG,
+            slow_start: SLOW_START,
             prefer_zone: true,
             transactions: Transactions::Primary,
             when_no_replica: WhenNoReplica::UsePrimary,
