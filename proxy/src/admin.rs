@@ -318,6 +318,7 @@ fn split_of(admin: &Admin) -> SplitReport {
 
 fn snapshot(admin: &Admin) -> Snapshot {
     let view = admin.control.fleet.view();
+    let lags = admin.control.fleet.lags();
     let servers = view
         .pools
         .iter()
@@ -332,6 +333,8 @@ fn snapshot(admin: &Admin) -> Snapshot {
                     pgrouting_contract::report::Role::Unknown => "Unknown",
                 },
                 is_up: server.health == Health::Up,
+                rotation: server.rotation.as_str(),
+                lag: lags.get(&server.name).map(|lag| (lag.time.as_secs_f64(), lag.bytes)),
                 active: counts.active,
                 idle: counts.idle,
                 max: counts.max,

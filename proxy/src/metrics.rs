@@ -150,6 +150,10 @@ pub struct ServerSnapshot {
     pub role: &'static str,
     /// Whether it is up.
     pub is_up: bool,
+    /// What part it takes.
+    pub rotation: &'static str,
+    /// How far a replica is behind, in seconds and in bytes, where known.
+    pub lag: Option<(f64, u64)>,
     /// Connections leased.
     pub active: u32,
     /// Connections idle.
@@ -338,6 +342,26 @@ fn servers(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::E
         gauges(registry, "pgrouting_proxy_server_connections_max", "The limit of connections.", &["server"])?;
     let waiting =
         gauges(registry, "pgrouting_proxy_server_waiting", "Clients in line for a connection.", &["server"])?;
+    let rotation = gauges(
+        registry,
+        "pgrouting_proxy_server_rotation",
+        "What part a server takes: 1 for the one that it is, as in the report.",
+        &["server", "rotation"],
+    )?;
+    let lag_bytes = gauges(
+        registry,
+        "pgrouting_proxy_server_lag_bytes",
+        "What a replica has yet to replay of what the primary has on disk.",
+        &["server"],
+    )?;
+    let lag_seconds = prometheus::GaugeVec::new(
+        Opts::new(
+            "pgrouting_proxy_server_lag_seconds",
+            "How long ago the primary's log was no longer than what a replica has replayed.",
+        ),
+        &["server"],
+    )?;
+    registry.register(Box::new(lag_seconds.clone()))?;
     let leases = counters_by(
         registry,
         "pgrouting_proxy_server_leases_total",
@@ -347,6 +371,11 @@ fn servers(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::E
     for server in &snapshot.servers {
         leases.with_label_values(&[&*server.name]).inc_by(server.leases);
         up.with_label_values(&[&server.name, server.role]).set(i64::from(server.is_up));
+        rotation.with_label_values(&[&*server.name, server.rotation]).set(1);
+        if let Some((seconds, bytes)) = server.lag {
+            lag_seconds.with_label_values(&[&*server.name]).set(seconds);
+            lag_bytes.with_label_values(&[&*server.name]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
         connections.with_label_values(&[&*server.name, "active"]).set(i64::from(server.active));
         connections.with_label_values(&[&*server.name, "idle"]).set(i64::from(server.idle));
         max.with_label_values(&[&server.name]).set(i64::from(server.max));
@@ -406,6 +435,8 @@ mod tests {
             name: "pg-0".to_owned(),
             role: "Primary",
             is_up: true,
+            rotation: "In",
+            lag: Some((1.5, 4096)),
             active: 1,
             idle: 2,
             max: 20,
@@ -419,6 +450,9 @@ mod tests {
             "pgrouting_proxy_clients{state=\"idle\"} 1",
             "pgrouting_proxy_server_connections{server=\"pg-0\",state=\"idle\"} 2",
             "pgrouting_proxy_server_up{role=\"Primary\",server=\"pg-0\"} 1",
+            "pgrouting_proxy_server_rotation{rotation=\"In\",server=\"pg-0\"} 1",
+            "pgrouting_proxy_server_lag_seconds{server=\"pg-0\"} 1.5",
+            "pgrouting_proxy_server_lag_bytes{server=\"pg-0\"} 4096",
             "pgrouting_proxy_errors_total{kind=\"client\"} 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
