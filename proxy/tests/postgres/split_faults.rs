@@ -80,7 +80,7 @@ fn a_read_that_recovery_cancels_is_run_on_the_primary() {
 
 #[test]
 fn a_replica_that_is_gone_costs_nobody_a_read() {
-    let own = own_standby();
+    let mut own = own_standby();
     let split = Split::of(&CRATE, |config| config.servers[1] = server("two", own.port));
     let mut known = split.client();
     poll("the standby to have caught up", || {
@@ -88,7 +88,7 @@ fn a_replica_that_is_gone_costs_nobody_a_read() {
         let is_there = known.try_query("SELECT count(*) FROM crate").column() == ["5"];
         (is_there && went(&mut known) == Replica).then_some(())
     });
-    drop(own);
+    own.crash();
     // One that had been there, and ones that have yet to find a connection.
     assert_eq!(known.column("SELECT count(*) FROM crate"), ["5"]);
     for _ in 0..4 {

@@ -207,7 +207,7 @@ fn what_a_tied_session_wrote_or_was_told_of_is_seen() {
 
 #[test]
 fn a_tied_session_never_waits_for_a_replica_that_is_not_there() {
-    let own = own_standby();
+    let mut own = own_standby();
     let split = Split::of(&CRATE, |config| {
         config.servers[1] = server("two", own.port);
         config.split.when_no_replica = WhenNoReplica::Fail;
@@ -218,7 +218,7 @@ fn a_tied_session_never_waits_for_a_replica_that_is_not_there() {
         client.try_query("SELECT count(*) FROM crate");
         (went(&mut client) == Replica).then_some(())
     });
-    drop(own);
+    own.crash();
     poll("the replica to be gone", || {
         assert_eq!(client.column("SELECT count(*) FROM crate"), ["5"], "at every moment");
         (went(&mut client) == Primary).then_some(())
