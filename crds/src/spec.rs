@@ -84,7 +84,8 @@ pub struct PgRoutingPoolSpec {
 /// The PostgreSQL servers. Which of them is the primary is found out by asking them.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[x_kube(validation = Rule::new(
-    "(self.type == 'Static') == has(self.static) && (self.type == 'Services') == has(self.services)"
+    "(self.type == 'Static') == has(self.static) && (self.type == 'Services') == has(self.services) \
+     && (self.type == 'Dns') == has(self.dns)"
 ).message("set exactly the member that type names"))]
 #[serde(rename_all = "camelCase")]
 pub struct Backends {
@@ -97,6 +98,9 @@ pub struct Backends {
     /// Services whose endpoints are the servers; with type Services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<ServiceBackends>,
+    /// Host names whose addresses are the servers; with type Dns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns: Option<DnsBackends>,
     /// How the proxies ask the servers for role and health.
     #[serde(default)]
     pub probe: Probe,
@@ -109,6 +113,8 @@ pub enum BackendsType {
     Static,
     /// It is the endpoints of Services.
     Services,
+    /// It is the addresses of host names.
+    Dns,
 }
 
 /// Servers written in the spec.
@@ -154,6 +160,35 @@ pub struct ServiceBackends {
     /// The Service of the replicas; it may have the primary among its endpoints too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<BackendService>,
+}
+
+/// Host names whose addresses are the servers: each A and AAAA record is one.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[x_kube(validation = Rule::new("duration(self.refresh) >= duration('500ms')")
+    .message("refresh must be at least 500ms").field_path(".refresh"))]
+#[serde(rename_all = "camelCase")]
+pub struct DnsBackends {
+    /// The name of the primary.
+    pub primary: DnsName,
+    /// The name of the replicas; it may have the primary among its addresses too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<DnsName>,
+    /// How often to look them up. The resolver keeps to the records' times to live.
+    #[serde(default = "default_refresh")]
+    pub refresh: PoolDuration,
+}
+
+/// A host name and the port of the servers there.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DnsName {
+    /// The name.
+    #[schemars(length(min = 1, max = 253))]
+    pub host: String,
+    /// The port.
+    #[serde(default = "default_port")]
+    #[schemars(with = "i32", range(min = 1, max = 65535))]
+    pub port: u16,
 }
 
 /// A Service in the pool's namespace.
@@ -346,6 +381,10 @@ fn annotations_schema(_: &mut SchemaGenerator) -> Schema {
 
 const fn default_port() -> u16 {
     5432
+}
+
+const fn default_refresh() -> PoolDuration {
+    PoolDuration::from_secs(1)
 }
 
 const fn default_weight() -> u32 {

@@ -5,6 +5,7 @@
 
 pub mod chart;
 pub mod cluster;
+pub mod ledger;
 pub mod load;
 pub mod pool;
 pub mod postgres;

@@ -50,21 +50,26 @@ impl Postgres {
         if namespaces.get_opt(NAMESPACE).await?.is_none() {
             cluster.make_namespace(NAMESPACE).await?;
         }
+        Self::start_in(cluster, NAMESPACE).await
+    }
+
+    /// Brings servers up in a namespace, which no other story shares.
+    ///
+    /// # Errors
+    /// When they do not come up.
+    pub async fn start_in(cluster: &Cluster, namespace: &str) -> Result<Self> {
         let manifest = root().join("e2e/cluster/postgres.yaml");
         let manifest = manifest.to_str().context("a path of plain characters")?;
-        cluster.kubectl(&["-n", NAMESPACE, "apply", "--server-side", "-f", manifest]).await?;
+        cluster.kubectl(&["-n", namespace, "apply", "--server-side", "-f", manifest]).await?;
         let ready = ["wait", "statefulset/pg", "--for=jsonpath={.status.readyReplicas}=3", "--timeout=120s"];
-        cluster.kubectl(&[&["-n", NAMESPACE], &ready[..]].concat()).await?;
+        cluster.kubectl(&[&["-n", namespace], &ready[..]].concat()).await?;
 
-        let secret = Api::<Secret>::namespaced(cluster.client.clone(), NAMESPACE).get("pg-superuser").await?;
+        let secret = Api::<Secret>::namespaced(cluster.client.clone(), namespace).get("pg-superuser").await?;
         let password = secret.data.as_ref().and_then(|data| data.get("password")).context("no password")?;
         let superuser_password = String::from_utf8(password.0.clone())?;
         let mut servers = Vec::new();
-        let pods = Api::<Pod>::namespaced(cluster.client.clone(), NAMESPACE);
         for pod in ["pg-0", "pg-1", "pg-2"] {
-            let status = pods.get(pod).await?.status.unwrap_or_default();
-            let address = status.pod_ip.with_context(|| format!("{pod} has no address"))?;
-            servers.push(Server { pod: pod.to_owned(), address });
+            servers.push(Server { pod: pod.to_owned(), address: address_of(cluster, namespace, pod).await? });
         }
         let postgres = Self { servers, superuser_password };
         postgres.wait_for_standbys().await?;
@@ -114,8 +119,16 @@ impl Postgres {
     /// # Errors
     /// When the primary does not answer.
     pub async fn superuser(&self) -> Result<Client> {
+        self.superuser_at(0).await
+    }
+
+    /// A connection to one server, past every proxy, as the superuser.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn superuser_at(&self, server: usize) -> Result<Client> {
         let login = Login { user: "postgres".to_owned(), password: self.superuser_password.clone() };
-        connect(&self.servers[0].address, 5432, &login, "postgres").await
+        connect(&self.servers[server].address, 5432, &login, "postgres").await
     }
 
     /// A connection to one server, past every proxy, in the login's own database.
@@ -138,6 +151,16 @@ impl Postgres {
     }
 }
 
+/// The address of a pod.
+///
+/// # Errors
+/// When it has none.
+pub async fn address_of(cluster: &Cluster, namespace: &str, pod: &str) -> Result<String> {
+    let pods = Api::<Pod>::namespaced(cluster.client.clone(), namespace);
+    let status = pods.get(pod).await?.status.unwrap_or_default();
+    status.pod_ip.with_context(|| format!("{pod} has no address"))
+}
+
 /// Makes one Service whose endpoints are the given addresses, or changes it.
 ///
 /// # Errors
@@ -148,11 +171,33 @@ pub async fn expose_addresses(
     name: &str,
     addresses: &[&str],
 ) -> Result<()> {
+    let spec = json!({"ports": [{"name": "postgres", "port": 5432}]});
+    expose_by(cluster, namespace, name, addresses, spec).await
+}
+
+/// The same for a Service without an address of its own: its name has the addresses as records.
+///
+/// # Errors
+/// When the API server refuses.
+pub async fn expose_by_name(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    addresses: &[&str],
+) -> Result<()> {
+    let spec = json!({"clusterIP": "None", "ports": [{"name": "postgres", "port": 5432}]});
+    expose_by(cluster, namespace, name, addresses, spec).await
+}
+
+async fn expose_by(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    addresses: &[&str],
+    spec: serde_json::Value,
+) -> Result<()> {
     let apply = PatchParams::apply("pgrouting-e2e").force();
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
-        "spec": {"ports": [{"name": "postgres", "port": 5432}]},
-    });
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
     let services = Api::<Service>::namespaced(cluster.client.clone(), namespace);
     let service = services.patch(name, &apply, &Patch::Apply(service)).await?;
     let slice = json!({

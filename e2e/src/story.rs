@@ -82,9 +82,17 @@ impl Story {
     /// # Errors
     /// When the API server refuses.
     pub async fn write_secret(&self, name: &str) -> Result<()> {
+        self.write_login(name, &self.login).await
+    }
+
+    /// Writes a login into a Secret of the namespace.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn write_login(&self, name: &str, login: &Login) -> Result<()> {
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
-            "stringData": {"username": self.login.user, "password": self.login.password},
+            "stringData": {"username": login.user, "password": login.password},
         });
         let secrets = Api::<Secret>::namespaced(self.cluster.client.clone(), &self.namespace);
         secrets.patch(name, &PatchParams::apply("pgrouting-e2e").force(), &Patch::Apply(secret)).await?;

@@ -9,6 +9,8 @@ mod cancel;
 mod delete;
 #[path = "stories/drift.rs"]
 mod drift;
+#[path = "stories/failover.rs"]
+mod failover;
 #[path = "stories/idle.rs"]
 mod idle;
 #[path = "stories/install.rs"]

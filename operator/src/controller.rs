@@ -68,7 +68,7 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
     let context = Arc::new(Context {
         caches: Caches {
             owned: OwnedStores { deployments, services, service_accounts, disruption_budgets },
-            resolved: ResolveStores { pods, endpoint_slices },
+            resolved: ResolveStores { dns: operator.dns.clone(), pods, endpoint_slices },
         },
         memories: Memories::new(operator.metrics.clone()),
         pools: pools.clone(),
@@ -89,6 +89,7 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
         .predicate_filter(predicates::generation, PredicateConfig::default());
     let became_leader = WatchStream::from_changes(context.operator.epoch.clone())
         .filter_map(|epoch| std::future::ready(epoch.map(|_| ())));
+    let addresses_changed = WatchStream::from_changes(context.operator.dns.changes()).map(|_| ());
     let users_of_slice = {
         let pools = pools.clone();
         move |slice: EndpointSlice| pools_of_slice(&pools, &slice)
@@ -103,6 +104,7 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
         .watches_stream(pod_events.touched_objects(), |pod: Pod| pool_of_pod(&pod))
         .watches_stream(slice_events.touched_objects(), users_of_slice)
         .reconcile_all_on(became_leader)
+        .reconcile_all_on(addresses_changed)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(reconcile, on_error, context)
         // Errors are logged where the policy is chosen; an object that is gone is none.

@@ -4,6 +4,7 @@ pub mod apply;
 pub mod certificates;
 pub mod controller;
 pub mod desired;
+pub mod dns;
 pub mod events;
 #[cfg(test)]
 mod fixtures;

@@ -8,6 +8,7 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::{Client, Config};
 use pgrouting_operator::controller;
 use pgrouting_operator::controller::pass::Operator;
+use pgrouting_operator::dns::Dns;
 use pgrouting_operator::lease::{self, LeaseSettings};
 use pgrouting_operator::metrics::Metrics;
 use pgrouting_operator::settings::{LogFormat, Settings};
@@ -73,8 +74,11 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
     let reporter = Reporter { controller: names::FIELD_MANAGER.to_owned(), instance: Some(identity) };
     let (missing_sender, missing_parts) = watch::channel(Vec::new());
     tasks.spawn(installed::compare(client.clone(), missing_sender, stop.clone()));
+    let dns = Dns::default();
+    tasks.spawn(dns.clone().run(stop.clone()));
     let operator = Operator {
         missing_parts,
+        dns: dns.clone(),
         recorder: Recorder::new(client.clone(), reporter),
         client,
         proxy_image: settings.proxy_image.clone(),

@@ -13,8 +13,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt as _};
 use pgrouting_contract::config::ProxyConfig;
-use pgrouting_crds::spec::{AuthType, BackendService, CredentialsSecret, PgRoutingPool};
+use pgrouting_crds::spec::{AuthType, BackendService, CredentialsSecret, DnsBackends, PgRoutingPool};
 
+use crate::dns::Dns;
 use crate::names::{CONFIG_KEY, PoolNames};
 
 /// The longest wait for one call to the API server.
@@ -135,6 +136,8 @@ impl ResolveError {
 /// The caches that this step reads.
 #[derive(Debug, Clone)]
 pub struct ResolveStores {
+    /// Host names that pools take their servers from.
+    pub dns: Dns,
     /// Pods of pools.
     pub pods: Store<Pod>,
     /// Endpoints of all Services.
@@ -163,7 +166,7 @@ pub async fn resolve(
         read(&secrets, "Secret", &admin_name),
         read(&secrets, "Secret", &users_name),
         resolve_credentials(&secrets, pool),
-        resolve_endpoints(client, &stores.endpoint_slices, pool),
+        resolve_servers(client, stores, pool),
     )?;
     let previous = config_map.as_ref().and_then(|map| {
         let text = map.data.as_ref()?.get(CONFIG_KEY)?;
@@ -253,6 +256,40 @@ fn credentials_of(reference: &CredentialsSecret, secret: &Secret) -> Result<Cred
         })
     };
     Ok(Credentials { username: value(&reference.username_key)?, password: value(&reference.password_key)? })
+}
+
+async fn resolve_servers(
+    client: &Client,
+    stores: &ResolveStores,
+    pool: &PgRoutingPool,
+) -> Result<ResolvedEndpoints, ResolveError> {
+    match &pool.spec.backends.dns {
+        Some(backends) => Ok(resolve_names(&stores.dns, backends).await),
+        None => resolve_endpoints(client, &stores.endpoint_slices, pool).await,
+    }
+}
+
+/// All addresses of the names.
+async fn resolve_names(dns: &Dns, backends: &DnsBackends) -> ResolvedEndpoints {
+    let mut resolved = ResolvedEndpoints::default();
+    for name in [Some(&backends.primary), backends.replicas.as_ref()].into_iter().flatten() {
+        let (addresses, fault) = dns.addresses(&name.host, backends.refresh.get()).await;
+        let host = &name.host;
+        resolved.faults.extend(fault.map(|fault| {
+            format!(
+                "host name {host} cannot be looked up: {fault}; correct spec.backends.dns, or the DNS server"
+            )
+        }));
+        resolved.servers.extend(addresses.into_iter().map(|address| EndpointServer {
+            name: server_name(&address.to_string()),
+            address: address.to_string(),
+            port: name.port,
+            zone: None,
+            is_ready: true,
+        }));
+    }
+    resolved.servers = each_address_once(resolved.servers);
+    resolved
 }
 
 async fn resolve_endpoints(

@@ -231,9 +231,12 @@ fn servers(
             }
             (servers, Vec::new())
         }
-        BackendsType::Services => {
-            if backends.services.is_none() {
+        BackendsType::Services | BackendsType::Dns => {
+            if backends.kind == BackendsType::Services && backends.services.is_none() {
                 faults.push("spec.backends.services: type Services needs it".to_owned());
+            }
+            if backends.kind == BackendsType::Dns && backends.dns.is_none() {
+                faults.push("spec.backends.dns: type Dns needs it".to_owned());
             }
             let mut backend_faults = refs.endpoints.faults.clone();
             let previous = refs.previous.as_ref().map_or(&[][..], |previous| &previous.servers[..]);

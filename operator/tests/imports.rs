@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 31] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 32] = [
     ("names", &[], &[]),
     ("settings", &[], &[]),
     ("metrics", &[], &[]),
     ("certificates", &[], &["contract"]),
     ("lease", &[], &[]),
     ("watches", &["metrics"], &[]),
-    ("resolve", &["names"], &["crds", "contract"]),
+    ("dns", &[], &[]),
+    ("resolve", &["dns", "names"], &["crds", "contract"]),
     ("validate", &["resolve"], &["crds", "contract"]),
     ("desired/labels", &["names", "validate"], &[]),
     ("desired/secret", &["names", "validate", "certificates", "desired/labels"], &["contract"]),
@@ -70,6 +71,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 31] = [
     (
         "controller/pass",
         &[
+            "dns",
             "names",
             "metrics",
             "lease",

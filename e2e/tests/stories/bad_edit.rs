@@ -25,6 +25,7 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
         (json!({"split": {"maxPercent": 101}}), "spec.split.maxPercent"),
         (json!({"pooling": {"checkoutTimeout": "1d"}}), "spec.pooling.checkoutTimeout"),
         (json!({"backends": {"type": "Services"}}), "set exactly the member that type names"),
+        (json!({"backends": {"type": "Dns"}}), "set exactly the member that type names"),
         (json!({"backends": {"static": {"servers": servers_named(&["pg-a", "pg-a"])}}}), "Duplicate value"),
         (json!({"auth": {"users": null}}), "UserList needs auth.users"),
     ] {

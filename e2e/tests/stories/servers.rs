@@ -6,7 +6,7 @@ use anyhow::Result;
 use pgrouting_crds::status::ServerRole;
 use pgrouting_e2e::load::Load;
 use pgrouting_e2e::pool::{Pool, restarts};
-use pgrouting_e2e::postgres::{connect, expose_addresses};
+use pgrouting_e2e::postgres::{connect, expose_addresses, expose_by_name};
 use pgrouting_e2e::story::{SOON, Story, servers_named};
 use pgrouting_e2e::wait::{Look, until};
 use serde_json::json;
@@ -68,6 +68,42 @@ async fn endpoints_of_services_are_followed() -> Result<()> {
     expose_addresses(&story.cluster, &story.namespace, "db-replicas", &addresses[2..]).await?;
     wait_for_servers(&pool, 2).await?;
 
+    client.query_one("SELECT 1", &[]).await?;
+    story.end().await
+}
+
+#[tokio::test]
+async fn addresses_of_names_are_followed() -> Result<()> {
+    let story = Story::begin("names").await?;
+    let addresses: Vec<_> = story.postgres.servers.iter().map(|server| server.address.as_str()).collect();
+    expose_by_name(&story.cluster, &story.namespace, "db", &addresses[..2]).await?;
+    let host = format!("db.{}.svc", story.namespace);
+    let spec = json!({
+        "backends": {"type": "Dns", "dns": {"primary": {"host": host}}},
+        "auth": {"type": "UserList", "users": [{"name": "app"}]},
+    });
+    story.apply_pool("orders", &spec).await?;
+    let pool = Pool::new(&story.cluster, &story.namespace, "orders");
+    pool.wait_until_serving(60).await?;
+    wait_for_servers(&pool, 2).await?;
+    let client = connect(&pool.address("").await?, 5432, &story.login, &story.login.user).await?;
+
+    expose_by_name(&story.cluster, &story.namespace, "db", &addresses).await?;
+    wait_for_servers(&pool, 3).await?;
+    expose_by_name(&story.cluster, &story.namespace, "db", &addresses[..1]).await?;
+    wait_for_servers(&pool, 1).await?;
+
+    // A name that is not there takes nothing out of a running pool.
+    pool.patch(json!({"backends": {"dns": {"primary": {"host": "no-such-name.svc"}}}})).await?;
+    until("the condition names the host", SOON, || async {
+        let conditions = pool.read().await?.status.map(|status| status.conditions).unwrap_or_default();
+        let message = conditions.into_iter().find(|condition| condition.kind == "BackendsHealthy");
+        let message = message.map(|condition| condition.message).unwrap_or_default();
+        let is_so =
+            message.contains("no-such-name.svc cannot be looked up") && message.contains("stay in use");
+        Ok(if is_so { Look::Done(()) } else { Look::NotYet(message) })
+    })
+    .await?;
     client.query_one("SELECT 1", &[]).await?;
     story.end().await
 }

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use crate::apply::{Applier, ApplyFault, OwnedStores};
 use crate::desired::config_map::Document;
 use crate::desired::{DesiredError, DesiredObjects, desired};
+use crate::dns::Dns;
 use crate::events::{events_between, publish};
 use crate::lease::Epoch;
 use crate::memory::PoolMemory;
@@ -49,6 +50,8 @@ pub struct Operator {
     pub health: WatchHealth,
     /// What the installed definition lacks.
     pub missing_parts: watch::Receiver<Vec<String>>,
+    /// Host names that pools take their servers from.
+    pub dns: Dns,
 }
 
 /// The caches that a pass reads.

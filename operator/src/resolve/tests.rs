@@ -122,3 +122,17 @@ fn credentials_are_never_in_a_log_line() {
     let text = format!("{credentials:?}");
     assert!(!text.contains("hunter2") && !text.contains(&format!("{:?}", b"hunter2")));
 }
+
+#[tokio::test]
+async fn addresses_of_names_become_servers_and_a_name_without_one_is_a_fault() {
+    let backends: DnsBackends = serde_json::from_value(json!({
+        "primary": {"host": "127.0.0.1"}, "replicas": {"host": "no-such-host.invalid", "port": 6432},
+    }))
+    .unwrap();
+    let resolved = resolve_names(&Dns::default(), &backends).await;
+    let servers: Vec<_> =
+        resolved.servers.iter().map(|s| (s.name.as_str(), s.address.as_str(), s.port)).collect();
+    assert_eq!(servers, [("127-0-0-1", "127.0.0.1", 5432)]);
+    assert_eq!(resolved.faults.len(), 1);
+    assert!(resolved.faults[0].starts_with("host name no-such-host.invalid cannot be looked up: "));
+}
