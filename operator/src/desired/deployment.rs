@@ -8,9 +8,10 @@ use std::time::Duration;
 use k8s_openapi::DeepMerge as _;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment};
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapVolumeSource, Container, ContainerPort, HTTPGetAction, KeyToPath,
-    LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, SeccompProfile,
-    SecretVolumeSource, SecurityContext, TopologySpreadConstraint, Volume, VolumeMount,
+    Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
+    KeyToPath, LocalObjectReference, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec,
+    Probe, SeccompProfile, SecretVolumeSource, SecurityContext, TopologySpreadConstraint, Volume,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -128,6 +129,18 @@ fn container(pool: &ValidatedPool) -> Container {
         image: Some(pool.proxy.image.clone()),
         image_pull_policy: pool.proxy.image_pull_policy.map(|policy| policy.as_str().to_owned()),
         args: Some(vec!["--config".to_owned(), format!("{CONFIG_MOUNT}/{CONFIG_KEY}")]),
+        // Kubernetes copies the node's zone to its pods since 1.35; before that somebody else may.
+        env: Some(vec![EnvVar {
+            name: "PGROUTING_ZONE".to_owned(),
+            value_from: Some(EnvVarSource {
+                field_ref: Some(ObjectFieldSelector {
+                    api_version: Some("v1".to_owned()),
+                    field_path: "metadata.labels['topology.kubernetes.io/zone']".to_owned(),
+                }),
+                ..EnvVarSource::default()
+            }),
+            ..EnvVar::default()
+        }]),
         ports: Some(vec![
             port("postgres", 5432),
             port("primary", 5433),

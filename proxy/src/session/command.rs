@@ -46,7 +46,7 @@ fn command_of(sql: &[u8], lazy: Lazy) -> Option<Command> {
     }
 }
 
-/// A question for a position is not longer, with its message, in bytes.
+/// A question for a position is not longer, in bytes.
 const FRONT_MAX: usize = 200;
 
 /// Prepared commands of one client that are kept.
@@ -89,12 +89,23 @@ pub fn take(client: &mut Client, view: &View, access: Access) -> bool {
 /// Whether the request at the front may be a question for the position that covers what the session has written.
 #[must_use]
 pub fn may_ask_token(client: &Client) -> bool {
-    let name = CAUSAL_TOKEN.as_bytes();
-    let front = client.inbox.get(..client.inbox.len().min(FRONT_MAX)).unwrap_or_default();
     let has_prepared =
         |prepared: &NamedCommands| prepared.statements.values().any(|command| *command == Command::ShowToken);
-    client.routing.prepared.as_deref().is_some_and(has_prepared)
-        || front.windows(name.len()).any(|window| window.eq_ignore_ascii_case(name))
+    let text = match client.inbox.first() {
+        Some(&QUERY) => client.inbox.get(HEADER_LEN..),
+        Some(&PARSE) => client.inbox.get(HEADER_LEN..).and_then(split_cstr).map(|(_, text)| text),
+        _ => None,
+    };
+    // Nearly always the first letters tell.
+    let shows = text.is_some_and(|text| {
+        let text = text.trim_ascii_start();
+        let name = CAUSAL_TOKEN.as_bytes();
+        text.get(..4).is_some_and(|word| word.eq_ignore_ascii_case(b"SHOW"))
+            && text.get(..text.len().min(FRONT_MAX)).is_some_and(|front| {
+                front.windows(name.len()).any(|window| window.eq_ignore_ascii_case(name))
+            })
+    });
+    shows || client.routing.prepared.as_deref().is_some_and(has_prepared)
 }
 
 /// What the simple protocol answers, but for the end.
