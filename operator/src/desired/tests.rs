@@ -56,6 +56,15 @@ fn pod_template_has_no_version_and_no_hash() {
 }
 
 #[test]
+fn pod_is_told_its_zone() {
+    let template = built(SMALL).deployment.spec.unwrap().template.spec.unwrap();
+    let env = template.containers[0].env.as_ref().unwrap();
+    let zone = env.iter().find(|env| env.name == "PGROUTING_ZONE").unwrap();
+    let field = zone.value_from.as_ref().unwrap().field_ref.as_ref().unwrap();
+    assert_eq!(field.field_path, "metadata.labels['topology.kubernetes.io/zone']");
+}
+
+#[test]
 fn pod_meets_the_restricted_standard_without_a_token() {
     let template = json_of(&built(SMALL).deployment.spec.unwrap().template);
     let spec = &template["spec"];

@@ -24,6 +24,7 @@ const WRITERS: u64 = 4;
 #[derive(Default)]
 struct Ledger {
     next: AtomicU64,
+    acknowledged: AtomicU64,
     is_over: AtomicBool,
 }
 
@@ -53,6 +54,7 @@ fn write(login: &Login, ledger: &Ledger, all: u64) -> (Vec<u64>, u64, Duration) 
         }
         if is_done {
             acknowledged.push(number);
+            ledger.acknowledged.fetch_add(1, Ordering::Relaxed);
             longest = longest.max(last.elapsed());
             last = Instant::now();
         } else {
@@ -60,6 +62,16 @@ fn write(login: &Login, ledger: &Ledger, all: u64) -> (Vec<u64>, u64, Duration) 
             client = None;
         }
     }
+}
+
+/// Waits for the next acknowledgement, and tells how long that took.
+fn goes_on(ledger: &Ledger, when: &str) {
+    let (began, before) = (Instant::now(), ledger.acknowledged.load(Ordering::Relaxed));
+    // Finer than a poll, because this is a measurement; a writer that gets nowhere ends the test.
+    while ledger.acknowledged.load(Ordering::Relaxed) == before {
+        sleep(Duration::from_millis(1));
+    }
+    eprintln!("{when}: the first write {} ms after pg_promote() had returned", began.elapsed().as_millis());
 }
 
 /// Reads until all is over: none may fail.
@@ -98,6 +110,7 @@ fn no_acknowledged_write_is_lost_and_none_is_made_twice() {
         reached(1);
         set.servers[0].crash();
         set.servers[1].promote();
+        goes_on(&ledger, "after the promotion of a standby");
         reached(2);
         let [one, two, ..] = &mut set.servers[..] else { unreachable!() };
         one.copy(two);
@@ -106,6 +119,7 @@ fn no_acknowledged_write_is_lost_and_none_is_made_twice() {
         reached(3);
         set.servers[1].stop();
         set.servers[0].promote();
+        goes_on(&ledger, "after a switchover");
         let [one, two, ..] = &mut set.servers[..] else { unreachable!() };
         two.follow(one);
         two.start();
