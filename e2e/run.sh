@@ -18,8 +18,25 @@ if [ "${#stories[@]}" -eq 0 ]; then
   done
 fi
 
+# CloudNativePG: its image, its manifest with that image, and empty folders for the data of its servers.
+prepare_cnpg() {
+  local module version
+  e2e/cluster/images.sh cnpg
+  e2e/cluster/images.sh import
+  version=$(apt-cache policy postgresql-15 | sed -n 's/^ *Candidate: \([0-9.]*\).*/\1/p')
+  # It reads the version off the tag.
+  "$STATE/bin/ctr" -a "$SOCKET" -n k8s.io images tag --force localhost/postgres:15 "localhost/postgres:$version" >/dev/null
+  module=$(cd e2e/cluster/cnpg && go list -mod=mod -m -f '{{.Dir}}' github.com/cloudnative-pg/cloudnative-pg)
+  sed -e 's|ghcr.io/cloudnative-pg/cloudnative-pg:.*|localhost/cnpg:1|' -e 's|imagePullPolicy: Always|imagePullPolicy: IfNotPresent|' \
+    "$module/releases/cnpg-1.27.0.yaml" >"$STATE/cnpg.yaml"
+  rm -rf "$STATE/cnpg"
+  install -d -m 777 "$STATE"/cnpg/{1,2,3,4}
+  export CNPG_MANIFEST=$STATE/cnpg.yaml CNPG_VOLUMES=$STATE/cnpg CNPG_POSTGRES=localhost/postgres:$version
+}
+
 # Built outside the namespace, which leads nowhere.
 cd "$root"
+case " ${stories[*]} " in *' cnpg '*) prepare_cnpg ;; esac
 cargo test --locked -p pgrouting-e2e --test stories --no-run --message-format=json >"$STATE/tests.json"
 program=$(jq -r 'select(.executable != null and .target.name == "stories") | .executable' "$STATE/tests.json")
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Container images without a registry: built by buildah into archives, imported into the cluster's containerd.
 #   images.sh cluster   what the cluster and the tests run: pause, CoreDNS, PostgreSQL; kept in the cache
+#   images.sh cnpg      CloudNativePG, built from its Go module; kept in the cache
 #   images.sh project   both programs of target/release on a small Debian base
 #   images.sh import    all of these into the running cluster, those that are new to it
 #   images.sh push HOST/PATH   programs and PostgreSQL to a registry, for a cluster of one's own
@@ -86,6 +87,22 @@ cluster_images() {
   current postgres "$archive"
 }
 
+cnpg_images() {
+  local archive architecture
+  architecture=$(go env GOARCH)
+  archive=$archives/cnpg-$(key "$here/images/Containerfile" "$here/cnpg/go.sum" "$(go env GOVERSION)" \
+    "$(declare -f cnpg_images)").tar
+  if [ ! -f "$archive" ]; then
+    say "building CloudNativePG"
+    mkdir -p "$work/operator"
+    (cd "$here/cnpg" && CGO_ENABLED=0 go build -mod=mod -trimpath -ldflags "-s -w" \
+      -o "$work/operator/manager_$architecture" github.com/cloudnative-pg/cloudnative-pg/cmd/manager)
+    ln -s "operator/manager_$architecture" "$work/manager"
+    image "$archive" localhost/cnpg:1 "$here/images/Containerfile" cnpg "$work"
+  fi
+  current cnpg "$archive"
+}
+
 base_image() { # prints the reference of the base in buildah's store
   local tag
   tag=$(key "$here/images/Containerfile" "$(declare -f debian base_image)" "$(candidate libc6)" "$(candidate ca-certificates)")
@@ -162,14 +179,14 @@ mkdir -p "$archives"
 case "${1:-}" in
 import) import ;;
 push) push "${2:?a registry}" ;;
-cluster | project)
+cluster | project | cnpg)
   exec 8>"$CACHE/images.lock"
   flock 8
   workspace
   "${1}_images"
   ;;
 *)
-  sed -n '2,7s/^# //p' "$0" >&2
+  sed -n '2,8s/^# //p' "$0" >&2
   exit 2
   ;;
 esac

@@ -74,6 +74,20 @@ impl Ledger {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
+    /// Waits until so many writes are acknowledged.
+    ///
+    /// # Errors
+    /// When they are not in two minutes.
+    pub async fn reaches(&self, count: u64) -> Result<()> {
+        let began = Instant::now();
+        while self.acknowledged() < count {
+            ensure!(began.elapsed() < Duration::from_secs(120), "{} of {count} writes", self.acknowledged());
+            // Finer than a wait's pause, because stories measure by it.
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
     /// Lets each client end what it does.
     ///
     /// # Errors

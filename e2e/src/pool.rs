@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use pgrouting_crds::spec::PgRoutingPool;
-use pgrouting_crds::status::{ConditionStatus, PoolCondition};
+use pgrouting_crds::status::{ConditionStatus, PoolCondition, ServerRole, ServerState};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -108,6 +108,22 @@ impl Pool {
         self.wait_for("Ready", ConditionStatus::True, seconds).await?;
         self.wait_for("ConfigApplied", ConditionStatus::True, seconds).await?;
         Ok(())
+    }
+
+    /// Waits until so many replicas are in use, beside the primary and no other server.
+    ///
+    /// # Errors
+    /// When they are not in a minute.
+    pub async fn wait_for_replicas(&self, count: usize) -> Result<()> {
+        until(&format!("{count} replicas in use"), Duration::from_secs(60), || async {
+            let backends = self.read().await?.status.and_then(|status| status.backends);
+            let servers = backends.map(|backends| backends.servers).unwrap_or_default();
+            let replicas =
+                servers.iter().filter(|s| s.role == ServerRole::Replica && s.state == ServerState::Up);
+            let is_so = replicas.count() == count && servers.len() == count + 1;
+            Ok(if is_so { Look::Done(()) } else { Look::NotYet(format!("{servers:?}")) })
+        })
+        .await
     }
 
     /// Waits until so many proxies are ready and no other pod is left.

@@ -5,6 +5,8 @@
 mod bad_edit;
 #[path = "stories/cancel.rs"]
 mod cancel;
+#[path = "stories/cnpg.rs"]
+mod cnpg;
 #[path = "stories/delete.rs"]
 mod delete;
 #[path = "stories/drift.rs"]

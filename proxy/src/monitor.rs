@@ -30,7 +30,10 @@ const QUERY_WITHOUT_PRIVILEGES: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
      THEN ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int4::text \
      END, NULL, NULL, ";
 
-/// Columns of either before those of the position.
+/// What even a server answers whose log is not PostgreSQL's own.
+const QUERY_WITHOUT_POSITION: &str = "SELECT pg_catalog.pg_is_in_recovery(), NULL, NULL, NULL";
+
+/// Columns of each before those of the position.
 const COLUMNS_BEFORE: usize = 4;
 
 /// What a probe found.
@@ -150,13 +153,16 @@ impl Monitor {
                 connection.insert(self.own.connect(&self.endpoint).await?)
             }
         };
-        let sql = |about: &str| format!("{about}{COLUMNS}");
-        match connection.run(&sql(QUERY)).await {
-            Err(ConnectError::Refused(message)) if error_field(&message, b'C') == Some(b"42501") => {
-                connection.run(&sql(QUERY_WITHOUT_PRIVILEGES)).await.map(|rows| observation_from(&rows))
+        let all = [QUERY, QUERY_WITHOUT_PRIVILEGES].map(|about| format!("{about}{COLUMNS}"));
+        for sql in &all {
+            match connection.run(sql).await {
+                // A right is missing, or a function.
+                Err(ConnectError::Refused(message))
+                    if matches!(error_field(&message, b'C'), Some(b"42501" | b"0A000" | b"42883")) => {}
+                other => return other.map(|rows| observation_from(&rows)),
             }
-            other => other.map(|rows| observation_from(&rows)),
         }
+        connection.run(QUERY_WITHOUT_POSITION).await.map(|rows| observation_from(&rows))
     }
 }
 

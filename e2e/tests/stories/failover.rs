@@ -1,10 +1,7 @@
 //! Story: standbys come and go, and one of them is promoted, all under load.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use pgrouting_crds::status::ConditionStatus::True;
-use pgrouting_crds::status::{ServerRole, ServerState};
 use pgrouting_e2e::ledger::Ledger;
 use pgrouting_e2e::load::Load;
 use pgrouting_e2e::pool::{Pool, restarts};
@@ -13,7 +10,7 @@ use pgrouting_e2e::reads::{FUNCTION, Reads};
 use pgrouting_e2e::story::{SOON, Story};
 use pgrouting_e2e::wait::{Look, until};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// Servers of the story's own, and a pool over the endpoints of their Service.
 async fn pool_over_own_servers(story: &Story) -> Result<(Postgres, Login, Pool)> {
@@ -32,19 +29,8 @@ async fn pool_over_own_servers(story: &Story) -> Result<(Postgres, Login, Pool)>
     story.apply_pool("orders", &spec).await?;
     let pool = Pool::new(&story.cluster, &story.namespace, "orders");
     pool.wait_until_serving(60).await?;
-    wait_for_replicas(&pool, 2).await?;
+    pool.wait_for_replicas(2).await?;
     Ok((own, login, pool))
-}
-
-async fn wait_for_replicas(pool: &Pool, count: usize) -> Result<()> {
-    until(&format!("{count} replicas in use"), SOON * 2, || async {
-        let backends = pool.read().await?.status.and_then(|status| status.backends);
-        let servers = backends.map(|backends| backends.servers).unwrap_or_default();
-        let replicas = servers.iter().filter(|s| s.role == ServerRole::Replica && s.state == ServerState::Up);
-        let is_so = replicas.count() == count && servers.len() == count + 1;
-        Ok(if is_so { Look::Done(()) } else { Look::NotYet(format!("{servers:?}")) })
-    })
-    .await
 }
 
 #[tokio::test]
@@ -62,7 +48,7 @@ async fn standbys_come_and_go_under_load() -> Result<()> {
         async move { cluster.kubectl(&["-n", &namespace, "scale", "statefulset/pg", replicas]).await }
     };
     scale("--replicas=4").await?;
-    wait_for_replicas(&pool, 3).await?;
+    pool.wait_for_replicas(3).await?;
     let newcomer = address_of(&story.cluster, &story.namespace, "pg-3").await?;
     until("the new standby takes reads", SOON * 2, || async {
         let served = reads.counts().reads.get(&newcomer).copied().unwrap_or(0);
@@ -70,7 +56,7 @@ async fn standbys_come_and_go_under_load() -> Result<()> {
     })
     .await?;
     scale("--replicas=3").await?;
-    wait_for_replicas(&pool, 2).await?;
+    pool.wait_for_replicas(2).await?;
 
     let counts = reads.stop().await?;
     println!("reads by server: {:?}; {} writes were read back", counts.reads, counts.writes);
@@ -91,7 +77,7 @@ async fn promotion_loses_no_write_and_stops_no_read() -> Result<()> {
     primary.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 2 (*)'").await?;
     primary.batch_execute("SELECT pg_reload_conf()").await?;
     let ledger = Ledger::start(&own.direct(0, &login).await?, &login, &pool.address("").await?, 4).await?;
-    acknowledges(&ledger, 500).await?;
+    ledger.reaches(500).await?;
 
     // The primary's pod goes with all it has, and no other one comes for now.
     let node = story.cluster.kubectl(&["get", "nodes", "-o", "name"]).await?;
@@ -103,14 +89,14 @@ async fn promotion_loses_no_write_and_stops_no_read() -> Result<()> {
     let promoted = superuser.query_one("SELECT pg_promote()", &[]).await;
     let began = Instant::now();
     let at_promotion = ledger.acknowledged();
-    let went_on = acknowledges(&ledger, at_promotion + 1).await;
+    let went_on = ledger.reaches(at_promotion + 1).await;
     let pause = began.elapsed();
     story.cluster.kubectl(&["uncordon", node]).await?;
     deleted?;
     promoted?;
     went_on?;
     println!("the first write was acknowledged {} ms after pg_promote() had returned", pause.as_millis());
-    acknowledges(&ledger, at_promotion + 500).await?;
+    ledger.reaches(at_promotion + 500).await?;
 
     until("the status names the new primary", SOON, || async {
         let backends = pool.read().await?.status.and_then(|status| status.backends).context("no backends")?;
@@ -127,15 +113,4 @@ async fn promotion_loses_no_write_and_stops_no_read() -> Result<()> {
     assert_eq!(restarts(&pool.wait_for_pods(2, 30).await?), before, "the pods are the same as before");
     println!("{}", story.cluster.kubectl(&["-n", &story.namespace, "get", "pgrp", &pool.name]).await?);
     story.end().await
-}
-
-/// Waits until so many writes are acknowledged.
-async fn acknowledges(ledger: &Ledger, count: u64) -> Result<()> {
-    let began = Instant::now();
-    while ledger.acknowledged() < count {
-        anyhow::ensure!(began.elapsed() < SOON * 2, "{} of {count} writes", ledger.acknowledged());
-        // Finer than a wait's pause, because this is a measurement.
-        sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
 }
