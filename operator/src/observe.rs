@@ -254,6 +254,8 @@ fn server_view(server: &ServerConfig, reports: &[&ProxyReport]) -> ServerView {
         Some(Rotation::Lagging) => ServerState::Lagging,
         Some(Rotation::Fenced) => ServerState::Fenced,
         Some(Rotation::Settling | Rotation::Diverged) => ServerState::Ejected,
+        // It is there, and does not say what it is.
+        Some(Rotation::Unmeasured) if majority(&roles).is_none() => ServerState::Ejected,
         // One that was just asked for the first time is measured in a moment.
         Some(Rotation::In | Rotation::Unmeasured | Rotation::Down) | None => ServerState::Up,
     };

@@ -56,6 +56,8 @@ pub struct Position {
     delay: AtomicU64,
     /// When the latest sample was asked for, in microseconds after `born`; 0 before the first.
     asked_at: AtomicU64,
+    /// When it was answered.
+    answered_at: AtomicU64,
     /// Until when samples are wanted.
     wanted_until: AtomicU64,
     wish: Notify,
@@ -91,6 +93,7 @@ impl Default for Position {
             flushed: AtomicU64::new(0),
             delay: AtomicU64::new(u64::MAX),
             asked_at: AtomicU64::new(0),
+            answered_at: AtomicU64::new(0),
             wanted_until: AtomicU64::new(0),
             wish: Notify::new(),
             history: Mutex::default(),
@@ -162,6 +165,7 @@ impl Position {
         self.lsn.store(sample.lsn, Ordering::Release);
         self.flushed.store(sample.flushed, Ordering::Release);
         self.delay.store(sample.delay, Ordering::Release);
+        self.answered_at.store(self.micros(Instant::now()), Ordering::Release);
         self.asked_at.store(asked_at, Ordering::Release);
     }
 
@@ -183,13 +187,15 @@ impl Position {
     /// Whether it has come further than another one had later.
     #[must_use]
     pub fn is_ahead_of(&self, other: &Self) -> bool {
-        // Both count from their own beginnings.
-        let asked = |position: &Self| {
-            let micros = position.asked_at.load(Ordering::Acquire);
+        // Each counts from its own beginning.
+        let at = |position: &Self, moment: &AtomicU64| {
+            let micros = moment.load(Ordering::Acquire);
             (micros != 0).then(|| position.born + Duration::from_micros(micros))
         };
-        let is_later = asked(self).is_some_and(|own| asked(other).is_some_and(|others| others > own));
-        is_later && self.lsn() > other.lsn()
+        let (Some(answered), Some(asked)) = (at(self, &self.answered_at), at(other, &other.asked_at)) else {
+            return false;
+        };
+        asked > answered && self.lsn() > other.lsn()
     }
 
     /// The position that shows all that was committed before `staleness` ago; `None` where none was sampled since.
@@ -285,6 +291,24 @@ mod tests {
         assert_eq!(position.lsn(), 9, "an answer that comes late");
         position.forget();
         assert_eq!((position.sampled_after(wrote), position.lsn()), (None, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_ahead_must_have_been_so_before_the_other_was_asked() {
+        let sample = |lsn| Sample { lsn, flushed: lsn, delay: 0 };
+        let (replica, primary) = (Position::default(), Position::default());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let asked = Instant::now();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        primary.take(sample(10), Instant::now());
+        replica.take(sample(11), asked);
+        assert!(!replica.is_ahead_of(&primary), "both were under way");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        primary.take(sample(10), Instant::now());
+        assert!(replica.is_ahead_of(&primary));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        primary.take(sample(11), Instant::now());
+        assert!(!replica.is_ahead_of(&primary));
     }
 
     #[test]

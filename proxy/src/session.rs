@@ -9,7 +9,7 @@ use std::time::Duration;
 use pgrouting_contract::stage::Stage;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::cancel::CancelHandle;
 use crate::pool::lease::Lease;
@@ -57,9 +57,6 @@ pub mod state;
 pub mod tenancy;
 pub mod tie;
 pub mod waiting;
-
-/// The longest that cleaning a connection up for the next client may take.
-const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest that a server may take to say what the state of a session is.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -147,7 +144,7 @@ impl Session {
         drop(self);
         metrics.clients.take_one();
         if let Some((_, lease)) = kept {
-            reset(lease).await;
+            end::reset(lease).await;
         }
     }
 
@@ -275,6 +272,9 @@ impl Session {
         }
         let reason = self.reason();
         match stop {
+            // The server has said that it ends the connection, which matters to whoever has something on it.
+            Ok(Stop::AtRest) if seen.is_fatal && self.client.state.is_free() => Ok(()),
+            Ok(Stop::AtRest) if seen.is_fatal => Err(End::Closed),
             Ok(Stop::AtRest) => {
                 let lease = self.ask(lease).await?;
                 let reason = self.reason();
@@ -478,22 +478,5 @@ fn come_back(stop: Result<Stop, ()>, lease: Lease, is_told: bool) -> Result<(), 
         }
         Ok(stop) => Err(end::of(stop, None, lease, &mut None, is_told)),
         Err(()) => Err(End::Told(end::shutdown())),
-    }
-}
-
-/// Cleans a connection that a session kept, and gives it back; one that cannot be cleaned is closed.
-async fn reset(mut lease: Lease) {
-    if !lease.is_fit() {
-        return;
-    }
-    match timeout(RESET_TIMEOUT, lease.run("DISCARD ALL")).await {
-        Ok(Ok(_)) => {
-            lease.prepared.clear();
-            lease.unnamed = None;
-            lease.settings = Arc::clone(&lease.identity.settings);
-            lease.give_back();
-        }
-        Ok(Err(error)) => warn!(%error, "a connection could not be reset and is closed"),
-        Err(_) => warn!("a connection could not be reset in time and is closed"),
     }
 }

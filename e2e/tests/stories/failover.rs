@@ -105,8 +105,13 @@ async fn promotion_loses_no_write_and_stops_no_read() -> Result<()> {
     })
     .await?;
     pool.wait_for("Ready", True, 30).await?;
-    let events = story.cluster.kubectl(&["-n", &story.namespace, "get", "events", "-o", "wide"]).await?;
-    assert!(events.contains("the primary was pg-0 and is pg-1"), "{events}");
+    until("an event tells of it", SOON, || async {
+        let events = story.cluster.kubectl(&["-n", &story.namespace, "get", "events"]).await?;
+        let told: Vec<_> = events.lines().filter(|line| line.contains("pgroutingpool/")).collect();
+        let is_so = told.iter().any(|line| line.contains("PrimaryChanged") && line.contains("is pg-1"));
+        Ok(if is_so { Look::Done(()) } else { Look::NotYet(told.join("\n")) })
+    })
+    .await?;
 
     let book = ledger.stop().await?;
     book.expect_kept(&connect(&own.servers[1].address, 5432, &login, &login.user).await?).await?;

@@ -115,6 +115,13 @@ fn the_majority_tells_what_part_a_server_takes() {
         (vec![with(Rotation::Diverged, "")], ServerState::Ejected),
         (vec![with(Rotation::Fenced, "")], ServerState::Fenced),
         (vec![with(Rotation::Unmeasured, "")], ServerState::Up),
+        (
+            vec![vec![ServerReport {
+                rotation: Rotation::Unmeasured,
+                ..server("pg-0", Role::Unknown, Health::Up)
+            }]],
+            ServerState::Ejected,
+        ),
         (vec![vec![server("pg-0", Role::Replica, Health::Down)]], ServerState::Down),
     ] {
         assert_eq!(views(&reports)[0].1, state);

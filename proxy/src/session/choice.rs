@@ -96,7 +96,10 @@ fn note_site(client: &Client, tenancy: &Tenancy) {
 /// Notes where the transaction goes now that there is a connection for it.
 pub fn note_route(client: &mut Client, tenancy: &Tenancy, decision: &Decision) {
     let is_at_primary = tenancy.is_at_primary();
-    let is_watched = tenancy.access == Access::Routed && decision.aim.side == Side::Replica && !is_at_primary;
+    // A read that the primary answers in a replica's place can be run again like any other.
+    let is_read = decision.verdict == Verdict::Read && !client.routing.is_put_off();
+    let is_watched =
+        tenancy.access == Access::Routed && decision.aim.side == Side::Replica && (!is_at_primary || is_read);
     tenancy.worker.metrics.count_route(is_at_primary, decision.why);
     let routing = &mut client.routing;
     // At a stage that does not split it is always the primary, whose name need not be kept.

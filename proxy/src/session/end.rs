@@ -1,6 +1,7 @@
 //! How sessions end: what the client is told, and what becomes of the connection.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,6 +16,9 @@ use crate::session::request::RequestFault;
 use crate::socket::Outbox;
 use crate::transaction::PinReason;
 use crate::wire::sqlstate;
+
+/// The longest that cleaning a connection up for the next client may take.
+const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest that a client may take to read its last message.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -142,4 +146,21 @@ pub async fn send_last(stream: &mut TcpStream, outbox: &mut Outbox) {
     };
     // A client that has gone, or does not read, loses nothing that it wanted.
     let _ = timeout(GOODBYE_TIMEOUT, goodbye).await;
+}
+
+/// Cleans a connection that a session kept, and gives it back; one that cannot be cleaned is closed.
+pub async fn reset(mut lease: Lease) {
+    if !lease.is_fit() {
+        return;
+    }
+    match timeout(RESET_TIMEOUT, lease.run("DISCARD ALL")).await {
+        Ok(Ok(_)) => {
+            lease.prepared.clear();
+            lease.unnamed = None;
+            lease.settings = Arc::clone(&lease.identity.settings);
+            lease.give_back();
+        }
+        Ok(Err(error)) => warn!(%error, "a connection could not be reset and is closed"),
+        Err(_) => warn!("a connection could not be reset in time and is closed"),
+    }
 }

@@ -375,13 +375,21 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
     if let Some(error) = rejection {
         return Fate::Replace(error);
     }
-    if seen.is_fatal && client.routing.gate.is_proved() {
-        // The replica goes, and not the session.
+    if seen.is_fatal && (client.routing.gate.is_proved() || is_nobodys(client, server)) {
+        // The server goes, and not the session.
         return Fate::Keep;
     }
     let renamed =
         message.as_deref().and_then(|message| with_client_names(client, message, failed.as_deref()));
     renamed.map_or(Fate::Pass, Fate::Replace)
+}
+
+/// Whether a connection has done all that its client asked for, and nothing of it is the client's any more.
+fn is_nobodys(client: &Client, server: &ServerConnection) -> bool {
+    server.replies.is_empty()
+        && server.transaction == TransactionStatus::Idle
+        && !server.is_unsynced
+        && client.state.is_free()
 }
 
 /// Takes back what a message that the server did not come to would have changed. `is_failed` is the one that failed.

@@ -357,6 +357,12 @@ impl State {
         self.is_unanswered = true;
     }
 
+    /// Whether nothing of the session is on its connection, as far as is known without asking.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.is_tracked && self.changed.is_empty() && self.reason().is_none()
+    }
+
     /// Why it has to stay on its connection; `None` when it need not.
     #[must_use]
     pub fn reason(&self) -> Option<PinReason> {

@@ -25,10 +25,12 @@ const WRITERS: u64 = 4;
 struct Ledger {
     next: AtomicU64,
     acknowledged: AtomicU64,
+    /// Nothing more happens to the servers.
+    is_calm: AtomicBool,
     is_over: AtomicBool,
 }
 
-/// Writes numbers until there are enough: gives those that were acknowledged, those of which nothing is known, and the
+/// Writes numbers until there are enough, and the servers have been through all: gives those that were acknowledged, those of which nothing is known, and the
 /// longest time between two acknowledgements.
 fn write(login: &Login, ledger: &Ledger, all: u64) -> (Vec<u64>, u64, Duration) {
     let (mut acknowledged, mut unknown, mut longest) = (Vec::new(), 0, Duration::ZERO);
@@ -36,7 +38,7 @@ fn write(login: &Login, ledger: &Ledger, all: u64) -> (Vec<u64>, u64, Duration) 
     let mut last = Instant::now();
     loop {
         let number = ledger.next.fetch_add(1, Ordering::Relaxed);
-        if number >= all {
+        if number >= all && ledger.is_calm.load(Ordering::Relaxed) {
             return (acknowledged, unknown, longest);
         }
         let session = client.get_or_insert_with(|| poll("a login", || Client::connect(login).ok()));
@@ -67,10 +69,11 @@ fn write(login: &Login, ledger: &Ledger, all: u64) -> (Vec<u64>, u64, Duration) 
 /// Waits for the next acknowledgement, and tells how long that took.
 fn goes_on(ledger: &Ledger, when: &str) {
     let (began, before) = (Instant::now(), ledger.acknowledged.load(Ordering::Relaxed));
-    // Finer than a poll, because this is a measurement; a writer that gets nowhere ends the test.
-    while ledger.acknowledged.load(Ordering::Relaxed) == before {
+    // Finer than a poll, because this is a measurement.
+    while ledger.acknowledged.load(Ordering::Relaxed) == before && began.elapsed() < Duration::from_secs(60) {
         sleep(Duration::from_millis(1));
     }
+    assert!(ledger.acknowledged.load(Ordering::Relaxed) > before, "writes do not go on {when}");
     eprintln!("{when}: the first write {} ms after pg_promote() had returned", began.elapsed().as_millis());
 }
 
@@ -123,6 +126,7 @@ fn no_acknowledged_write_is_lost_and_none_is_made_twice() {
         let [one, two, ..] = &mut set.servers[..] else { unreachable!() };
         two.follow(one);
         two.start();
+        ledger.is_calm.store(true, Ordering::Relaxed);
         let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
         ledger.is_over.store(true, Ordering::Relaxed);
         (outcomes, reader.join().unwrap())
@@ -135,7 +139,7 @@ fn no_acknowledged_write_is_lost_and_none_is_made_twice() {
     let unknown: u64 = outcomes.iter().map(|(_, unknown, _)| unknown).sum();
     let longest = outcomes.iter().map(|(.., longest)| *longest).max().unwrap();
     eprintln!(
-        "ledger: {all} writes, {} acknowledged, {unknown} of unknown outcome, {} there; {reads} reads; \
+        "ledger: at least {all} writes, {} acknowledged, {unknown} of unknown outcome, {} there; {reads} reads; \
          longest pause {} ms",
         acknowledged.len(),
         there.len(),
@@ -145,5 +149,5 @@ fn no_acknowledged_write_is_lost_and_none_is_made_twice() {
     assert!(lost.is_empty(), "{lost:?}");
     let twice: Vec<_> = there.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "{twice:?}");
-    assert!(reads > 0 && unknown < all / 10);
+    assert!(reads > 0 && unknown < 20 * WRITERS);
 }

@@ -38,6 +38,31 @@ fn a_replica_that_goes_away_before_it_answers_is_replaced() {
 }
 
 #[test]
+fn a_read_in_a_replica_s_place_outlives_its_connection_to_the_primary() {
+    let split = Split::of(&CRATE, |config| config.servers[1].weight = 0);
+    let mut client = split.client();
+    for form in [query("SELECT 'one', pg_sleep(2)"), batch("SELECT 'one', pg_sleep(2) ")] {
+        client.send(&form);
+        let mut admin = split.database.admin();
+        poll("the query to run on the primary", || {
+            let sql = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity WHERE usename = 'app' \
+                       AND datname = current_database() AND wait_event = 'PgSleep'";
+            admin.value(sql).filter(|ended| ended == "true")
+        });
+        assert_eq!(client.ready().column(), ["one"]);
+        assert_eq!((went(&mut client), why(&mut client).as_str()), (Primary, "rescued"));
+    }
+    // What may have written is told of.
+    client.send(&query("UPDATE crate SET qty = 1 WHERE pg_sleep(2) IS NULL"));
+    split.database.await_sleeping("1");
+    split.database.admin().run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+         WHERE datname = current_database() AND wait_event = 'PgSleep'",
+    );
+    assert_eq!(client.ended_with(), "57P01");
+}
+
+#[test]
 fn a_replica_that_goes_away_in_its_answer_takes_the_answer_with_it() {
     let split = Split::new(&CRATE);
     let mut client = split.client();
