@@ -106,7 +106,8 @@ async fn start(story: &Story) -> Result<()> {
             "affinity": {"enablePodAntiAffinity": false},
             "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
             // What is acknowledged is on a standby, and the probe user sees timelines.
-            "postgresql": {"synchronous": {"method": "any", "number": 1}},
+            // The image comes without LLVM.
+            "postgresql": {"synchronous": {"method": "any", "number": 1}, "parameters": {"jit": "off"}},
             "bootstrap": {"initdb": {"postInitApplicationSQL": ["GRANT pg_monitor TO app"]}},
         },
     });

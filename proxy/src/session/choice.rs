@@ -109,6 +109,8 @@ pub fn note_route(client: &mut Client, tenancy: &Tenancy, decision: &Decision) {
     if !is_watched {
         routing.rescue.disarm();
     }
+    let is_kept = is_watched && routing.rescue.is_armed();
+    routing.rescue.begin(is_kept);
 }
 
 /// Notes that the transaction runs on the connection that the session keeps.
@@ -117,6 +119,7 @@ pub fn note_kept(client: &mut Client, tenancy: &mut Tenancy, lease: &Lease, why:
     let routing = &mut client.routing;
     routing.gate = Gate::default();
     routing.rescue.disarm();
+    routing.rescue.begin(false);
     routing.last = Some((Some(Arc::clone(&lease.pool().name)), why));
     tenancy.worker.metrics.count_route(tenancy.is_at_primary(), why);
 }

@@ -81,7 +81,8 @@ pub fn take(client: &mut Client, view: &View, access: Access) -> bool {
             client.inbox.advance(header.total);
             true
         }
-        PARSE | BIND | DESCRIBE | CLOSE => take_batch(client, view, lazy),
+        CLOSE => take_batch(client, view, lazy) || take_closes(client),
+        PARSE | BIND | DESCRIBE => take_batch(client, view, lazy),
         _ => false,
     }
 }
@@ -279,6 +280,43 @@ fn take_batch(client: &mut Client, view: &View, lazy: Lazy) -> bool {
     client.outbox.bytes().extend_from_slice(&out);
     client.inbox.advance(length);
     true
+}
+
+/// Answers a batch that only closes statements, as drivers send before their next request. There is no portal between
+/// transactions, and servers keep their statements for whoever else has prepared the same.
+fn take_closes(client: &mut Client) -> bool {
+    if client.routing.is_put_off() || !client.state.is_tracked {
+        return false;
+    }
+    let Some((names, closes, length)) = closes(&client.inbox) else { return false };
+    for name in names {
+        if name.is_empty() {
+            client.statements.define_unnamed(None);
+        } else {
+            client.statements.define(&name, None);
+        }
+    }
+    let out = client.outbox.bytes();
+    (0..closes).for_each(|_| out.extend_from_slice(&CLOSE_COMPLETE_MESSAGE));
+    put_ready(out, b'I');
+    client.inbox.advance(length);
+    true
+}
+
+/// The batch at the front, if it only closes: the statements' names, how often it closes, and its length.
+fn closes(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize, usize)> {
+    let (mut names, mut count, mut length) = (Vec::new(), 0, 0);
+    for (header, message) in messages(bytes) {
+        length += header.total;
+        match (header.kind, target(message)) {
+            (CLOSE, Some(Target::Statement(name))) => names.push(name.to_vec()),
+            (CLOSE, Some(Target::Portal(_))) => {}
+            (SYNC, _) => return Some((names, count, length)),
+            _ => return None,
+        }
+        count += 1;
+    }
+    None
 }
 
 fn parsed_command(parse_message: &[u8], lazy: Lazy) -> Option<Command> {

@@ -35,6 +35,10 @@ pub fn may_pass(client: &mut Client, server: &mut ServerConnection, rest: &[u8],
         Pass::Yes => {
             client.routing.gate.is_open = true;
             client.routing.rescue.disarm();
+            if server.replies.is_empty() {
+                // What came before has been answered.
+                client.keep_again(rest);
+            }
             true
         }
         Pass::No => {

@@ -34,6 +34,8 @@ pub struct Rescue {
     /// A replica has refused the request, and the rest of its answer is dropped.
     refused: Option<Refusal>,
     is_rescued: bool,
+    /// Requests that follow in the same exchange are kept too.
+    is_in_use: bool,
 }
 
 /// A request and what it may change.
@@ -60,6 +62,17 @@ impl Rescue {
         if request.len() <= KEPT_MAX {
             self.kept = Some(Box::new(Kept { request: request.to_vec(), statements }));
         }
+    }
+
+    /// Whether requests of this exchange are kept.
+    #[must_use]
+    pub const fn is_in_use(&self) -> bool {
+        self.is_in_use
+    }
+
+    /// An exchange begins, whose requests are kept or not.
+    pub const fn begin(&mut self, is_in_use: bool) {
+        self.is_in_use = is_in_use;
     }
 
     /// Whether the answer has to be looked at before anything of it is passed on.

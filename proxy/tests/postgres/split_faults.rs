@@ -5,7 +5,7 @@ use pgrouting_contract::stage::Stage;
 use super::split::To::{Primary, Replica};
 use super::split::{CRATE, Split, went, why};
 use super::support::client::Client;
-use super::support::message::{batch, bind, execute, parse, query, sync};
+use super::support::message::{batch, bind, close, execute, parse, query, sync};
 use super::support::poll;
 use super::support::proxy::server;
 use super::support::server::{own_standby, standby};
@@ -35,6 +35,23 @@ fn a_replica_that_goes_away_before_it_answers_is_replaced() {
     assert_eq!(split.proxy.metric("pgrouting_proxy_rescued_total{cause=\"gone\"}"), 2);
     client.run("SELECT 1");
     assert_eq!(went(&mut client), Replica);
+}
+
+#[test]
+fn a_request_behind_one_that_closes_is_run_again_like_any_other() {
+    let split = Split::new(&CRATE);
+    let mut client = split.client();
+    // As drivers do that close a statement when they begin the next one; and one behind another that is answered.
+    for before in [[bind("", "old", &[]), execute("", 0)].concat(), close('S', "old")] {
+        client.send(&[parse("old", "SELECT 1"), sync()].concat());
+        client.ready();
+        client.send(&[before, sync(), batch("SELECT 'one', pg_sleep(2)")].concat());
+        client.ready();
+        end_on_standby("SELECT ''one'', pg_sleep(2)");
+        assert_eq!(client.ready().column(), ["one"]);
+        assert_eq!((went(&mut client), why(&mut client).as_str()), (Primary, "rescued"));
+    }
+    assert_eq!(split.proxy.metric("pgrouting_proxy_rescued_total{cause=\"gone\"}"), 2);
 }
 
 #[test]
