@@ -1,7 +1,7 @@
 # The index of every command. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run demo demo-down bench suites fuzz oracle
+.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run cnpg demo demo-down bench suites fuzz oracle
 
 CARGO := cargo
 CLUSTER_NAME ?= pgrp
@@ -54,6 +54,9 @@ e2e: cluster-up images e2e-run ## The stories on the cluster, which stays up; ST
 
 e2e-run:
 	@e2e/run.sh $(STORY)
+
+cnpg: cluster-up images ## The story of a CloudNativePG cluster, which is built from its Go module
+	@STORY_TIMEOUT=600 e2e/run.sh cnpg
 
 demo: ## A pool under load to look at, with the next commands to try; CLUSTER=existing takes the one of KUBECONFIG
 	@e2e/demo.sh up
