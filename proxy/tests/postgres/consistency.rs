@@ -82,7 +82,7 @@ fn a_session_sees_its_own_writes_and_whoever_does_not_ask_for_it_may_not() {
     set.proxy.change(|config| config.split.consistency = Consistency::Eventual);
     let eventual = read_back(&set, reads.min(USUAL));
     eprintln!("Eventual: {eventual:?}");
-    assert!(eventual.stale > 0 && eventual.on_replica > session.on_replica / 2, "{eventual:?}");
+    assert!(eventual.stale > 0 && eventual.on_replica > 0, "{eventual:?}");
 }
 
 #[test]
