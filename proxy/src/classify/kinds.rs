@@ -39,6 +39,9 @@ impl Kinds {
     /// Something is defined that may change where statements run: a function, a view, a table of another kind.
     pub const CATALOG: Self = Self(1 << 14);
 
+    /// The names of temporary objects, of which it is known that there are some.
+    pub const TEMP_NAMES: Self = Self(1 << 15);
+
     /// All that the server can be asked about.
     pub const ASKABLE: Self = Self(
         Self::SETTING.0 | Self::TEMP.0 | Self::CURSOR.0 | Self::LISTEN.0 | Self::PREPARE.0 | Self::LOCK.0,

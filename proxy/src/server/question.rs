@@ -103,7 +103,7 @@ impl Question {
         for (_, letter, condition) in KINDS.iter().filter(|(kind, ..)| self.kinds.has(*kind)) {
             let _ = write!(sql, " UNION ALL SELECT '{letter}','','' WHERE {condition}");
         }
-        if self.kinds.has(Kinds::TEMP) {
+        if self.kinds.has(Kinds::TEMP_NAMES) {
             sql.push_str(TEMPORARY_NAMES);
         }
         if !self.functions.is_empty() {
@@ -192,5 +192,7 @@ mod tests {
         assert!(functions.sql(std::iter::empty(), 14).contains("sqlbody"));
         assert!(!functions.sql(std::iter::empty(), 13).contains("sqlbody"));
         assert!(sql.contains("pg_locks") && !sql.contains("pg_settings") && !sql.contains("pg_proc"));
+        let all = Question::new(Kinds::ASKABLE, Vec::new()).sql(std::iter::empty(), 15);
+        assert!(!all.contains("pg_inherits"), "names are asked for when there are some");
     }
 }

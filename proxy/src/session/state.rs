@@ -308,8 +308,12 @@ impl State {
             return None;
         }
         self.pins = self.pins.without(question.kinds).and(question.present.among(Kinds::PINNING));
-        if question.kinds.has(Kinds::TEMP) {
+        if question.kinds.has(Kinds::TEMP_NAMES) {
             self.temporary = Tie::of_temporary(question.temporary.as_deref());
+        } else if question.present.has(Kinds::TEMP) {
+            // Most sessions have none, and a long question would cost them time that their own time-out counts.
+            self.temporary = Tie::Fast;
+            self.changed = self.changed.and(Kinds::TEMP_NAMES);
         }
         if !question.kinds.has(Kinds::SETTING) {
             return None;

@@ -49,7 +49,13 @@ fn what_is_there_pins_until_it_is_gone() {
     let mut state = state(&[]);
     run(&mut state, "CREATE TEMP TABLE t ()");
     answer(&mut state, &[], Kinds::TEMP);
-    assert_eq!(state.reason(), Some(PinReason::TempTable));
+    assert_eq!((state.reason(), state.tie()), (Some(PinReason::TempTable), Tie::Fast));
+    // What there is, once it is known that there is something.
+    let (mut question, _) = state.question(15).unwrap();
+    assert_eq!(question.kinds, Kinds::TEMP_NAMES);
+    question.temporary = Some(vec!["t".into()]);
+    state.answered(question, "app");
+    assert_eq!(state.tie(), Tie::of_temporary(Some(&["t".into()])));
     run(&mut state, "SELECT 1");
     assert!(state.question(15).is_none());
     run(&mut state, "DROP TABLE t");
