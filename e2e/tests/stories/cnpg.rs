@@ -71,6 +71,8 @@ async fn cluster_of_cloudnativepg_fails_over_moves_and_grows_under_load() -> Res
     book.expect_kept(&direct).await?;
     assert_eq!(restarts(&pool.wait_for_pods(2, 30).await?), before, "the pods are the same as before");
     println!("{}", cluster.kubectl(&["-n", namespace, "get", "pgrp,cluster"]).await?);
+    cluster.kubectl(&["-n", namespace, "delete", "cluster", "orders", "--timeout=60s"]).await?;
+    cluster.kubectl(&["-n", namespace, "wait", "--for=delete", "pvc", "--all", "--timeout=60s"]).await?;
     remove_volumes(cluster).await?;
     story.end().await
 }
@@ -118,7 +120,8 @@ async fn start(story: &Story) -> Result<()> {
             "apiVersion": "postgresql.cnpg.io/v1", "kind": "Cluster", "name": "orders", "uid": "none", "blockOwnerDeletion": true,
         }]},
     });
-    let arguments = ["-n", &story.namespace, "apply", "--dry-run=server", "-f", "-"];
+    let account = "--as=system:serviceaccount:cnpg-system:cnpg-manager";
+    let arguments = ["-n", &story.namespace, account, "create", "--dry-run=server", "-f", "-"];
     until("the API server knows owners of kind Cluster", SOON * 4, || async {
         Ok(match cluster.kubectl_with(&arguments, &owned.to_string()).await {
             Ok(_) => Look::Done(()),
