@@ -9,7 +9,7 @@ use pgrouting_e2e::pool::{Pool, restarts};
 use pgrouting_e2e::postgres::{connect, expose_addresses, expose_by_name};
 use pgrouting_e2e::story::{SOON, Story, servers_named};
 use pgrouting_e2e::wait::{Look, until};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test]
@@ -57,10 +57,7 @@ async fn endpoints_of_services_are_followed() -> Result<()> {
         }},
         "auth": {"type": "UserList", "users": [{"name": "app"}]},
     });
-    story.apply_pool("orders", &spec).await?;
-    let pool = Pool::new(&story.cluster, &story.namespace, "orders");
-    pool.wait_until_serving(60).await?;
-    wait_for_servers(&pool, 2).await?;
+    let pool = pool_of_two(&story, &spec).await?;
     let client = connect(&pool.address("").await?, 5432, &story.login, &story.login.user).await?;
 
     expose_addresses(&story.cluster, &story.namespace, "db-replicas", &addresses[1..]).await?;
@@ -82,10 +79,7 @@ async fn addresses_of_names_are_followed() -> Result<()> {
         "backends": {"type": "Dns", "dns": {"primary": {"host": host}}},
         "auth": {"type": "UserList", "users": [{"name": "app"}]},
     });
-    story.apply_pool("orders", &spec).await?;
-    let pool = Pool::new(&story.cluster, &story.namespace, "orders");
-    pool.wait_until_serving(60).await?;
-    wait_for_servers(&pool, 2).await?;
+    let pool = pool_of_two(&story, &spec).await?;
     let client = connect(&pool.address("").await?, 5432, &story.login, &story.login.user).await?;
 
     expose_by_name(&story.cluster, &story.namespace, "db", &addresses).await?;
@@ -122,6 +116,15 @@ async fn edit_until_acknowledged(pool: &Pool, servers: &[&str]) -> Result<Durati
         // Finer than a wait's pause, because this is a measurement.
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Applies a pool and waits until it serves and knows its two servers.
+async fn pool_of_two(story: &Story, spec: &Value) -> Result<Pool> {
+    story.apply_pool("orders", spec).await?;
+    let pool = Pool::new(&story.cluster, &story.namespace, "orders");
+    pool.wait_until_serving(60).await?;
+    wait_for_servers(&pool, 2).await?;
+    Ok(pool)
 }
 
 async fn wait_for_servers(pool: &Pool, count: usize) -> Result<()> {
