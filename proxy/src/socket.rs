@@ -6,6 +6,7 @@
 //!
 //! The calls are the kernel's own (`rustix`), without the C library's points of cancellation.
 
+use std::cell::Cell;
 use std::io;
 use std::ops::Deref;
 use std::task::{Context, Poll, ready};
@@ -19,6 +20,14 @@ use tokio::task::coop::has_budget_remaining;
 
 /// A buffer that is empty and larger is given back, in bytes.
 const KEPT_BYTES: usize = 32 * 1024;
+
+/// A buffer that is no larger is kept for whoever reads next on the same thread, in bytes.
+const SPARE_BYTES_MAX: usize = 4 * 1024;
+
+thread_local! {
+    /// The buffer that was given back last: on a busy thread another client takes it at once.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Bytes received: read at the end, taken from the front.
 #[derive(Debug, Default)]
@@ -69,6 +78,9 @@ impl Inbox {
             self.taken = 0;
         }
         if self.is_at_rest() {
+            self.bytes = SPARE.take();
+        }
+        if self.is_at_rest() {
             self.bytes = Vec::with_capacity(count);
         } else {
             self.bytes.reserve(count);
@@ -82,8 +94,11 @@ impl Inbox {
 
     /// Gives the memory back while there is nothing in it.
     pub fn rest(&mut self) {
-        if self.bytes.is_empty() {
-            self.bytes = Vec::new();
+        if self.bytes.is_empty() && !self.is_at_rest() {
+            let spare = std::mem::take(&mut self.bytes);
+            if spare.capacity() <= SPARE_BYTES_MAX {
+                SPARE.set(spare);
+            }
         }
     }
 

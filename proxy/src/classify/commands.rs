@@ -159,11 +159,14 @@ fn without_semicolon<'p, 'a>(pieces: &'p [Piece<'a>]) -> &'p [Piece<'a>] {
     }
 }
 
-/// A quick look: most texts are none.
-fn may_be_one(sql: &[u8]) -> bool {
-    let text = sql.trim_ascii_start();
-    let Some(first) = text.first_chunk::<3>() else { return false };
-    let (length, seconds): (usize, &[&[u8]]) = match &first.map(|byte| byte.to_ascii_lowercase()) {
+/// A quick look whether a text, or what begins with one, may be a command: most are none.
+#[must_use]
+pub fn may_be_one(sql: &[u8]) -> bool {
+    // Nearly always the first letters tell.
+    let blanks = sql.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let text = sql.get(blanks..).unwrap_or_default();
+    let Some(&[a, b, c]) = text.first_chunk::<3>() else { return false };
+    let (length, seconds): (usize, &[&[u8]]) = match &[a | 0x20, b | 0x20, c | 0x20] {
         b"set" => (3, &[b"server", b"primary", b"shard", b"pgrouting", b"session"]),
         b"sho" => (4, &[b"server", b"primary", b"shard", b"route", b"pgrouting"]),
         b"exp" => (7, &[b"route"]),

@@ -206,7 +206,8 @@ impl ServerPool {
         }
         connection.idle_since = state.sweeps;
         connection.was_idle_long = false;
-        match state.waiters.pop(connection.home) {
+        let waiter = if state.waiters.is_empty() { None } else { state.waiters.pop(connection.home) };
+        match waiter {
             None => {
                 state.idle_count += 1;
                 state.idle.entry(connection.identity.id).or_default().push(connection);

@@ -245,6 +245,12 @@ impl Replies {
         self.owed.iter()
     }
 
+    /// Takes all of it: it has been answered in full.
+    pub fn pop_all(&mut self) {
+        self.owed.clear();
+        (self.definitions, self.ends, self.locals, self.is_ending) = (0, 0, 0, false);
+    }
+
     /// Adds what a message that is being sent will bring.
     pub fn push(&mut self, owed: Owed) {
         if owed.counts() {

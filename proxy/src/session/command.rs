@@ -1,7 +1,7 @@
 //! Commands that the proxy answers itself, in the simple and in the extended protocol.
 
 use crate::classify::blocks::{Boundary, boundary};
-use crate::classify::commands::{CAUSAL_TOKEN, Command, RoleValue, command};
+use crate::classify::commands::{CAUSAL_TOKEN, Command, RoleValue, command, may_be_one};
 use crate::classify::verdict::Verdict;
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
@@ -58,6 +58,14 @@ struct Answer {
     columns: &'static [&'static str],
     rows: Vec<Vec<String>>,
     tag: String,
+}
+
+/// A quick look whether the request at the front of the client's inbox is surely none: most are, and their first letters
+/// tell.
+#[must_use]
+pub fn is_surely_none(client: &Client, view: &View, access: Access) -> bool {
+    let Some((&[QUERY, ..], text)) = client.inbox.split_first_chunk::<HEADER_LEN>() else { return false };
+    !may_be_one(text) && !client.routing.is_put_off() && !client.routing.may_put_off(view, access)
 }
 
 /// Answers the request at the front of the client's inbox, where it is a command to the proxy. Tells whether it was.

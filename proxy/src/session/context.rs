@@ -35,7 +35,7 @@ const LEAVING_PER_SECOND: u64 = 1000;
 const LEAVING_WITHIN: Duration = Duration::from_secs(10);
 
 /// Of the transactions of a sampled session of a pool that does not split, one in so many is judged.
-pub const FORECAST_ONE_IN: u64 = 4;
+pub const FORECAST_ONE_IN: u64 = 16;
 
 /// What all sessions share.
 #[derive(Debug)]

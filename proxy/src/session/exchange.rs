@@ -7,16 +7,15 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use tokio::task::coop::poll_proceed;
-
 use crate::fleet::View;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::Statements;
 use crate::session::client::Client;
-use crate::session::forward::{Forwarded, forward};
+use crate::session::forward::{Forwarded, forward, forward_usual};
 use crate::session::refusal::Limits;
-use crate::session::relay::{OutOfStep, Seen, put_local, walk};
+use crate::session::relay::{OutOfStep, Seen, clear_usual, put_local, walk};
 use crate::session::request::RequestFault;
+use crate::session::turns::Turns;
 use crate::session::waiting::{Next, next};
 use crate::socket::poll_write;
 
@@ -57,6 +56,13 @@ pub struct Exchange<'a> {
     pub limits: Limits,
     /// The servers.
     pub view: &'a View,
+    /// How far it has come.
+    pub progress: &'a mut Progress,
+}
+
+/// How far an exchange has come.
+#[derive(Debug, Default)]
+pub struct Progress {
     /// What was seen of the answers so far.
     pub seen: Seen,
     /// Whether anything has been sent to the server; before that, being at rest means nothing.
@@ -68,12 +74,11 @@ pub struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// Goes on until there is a reason to stop. Cancel-safe: all state is in the client and the connection.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Stop> {
+    pub fn poll(&mut self, turns: &mut Turns, cx: &mut Context<'_>) -> Poll<Stop> {
         loop {
-            // Whoever is always busy lets others have their turn.
-            let turn = ready!(poll_proceed(cx));
+            ready!(turns.poll(cx));
             match self.round(cx) {
-                Ok(true) => turn.made_progress(),
+                Ok(true) => {}
                 Ok(false) => return Poll::Pending,
                 Err(stop) => return Poll::Ready(stop),
             }
@@ -82,7 +87,7 @@ impl Exchange<'_> {
 
     /// Sends what can be sent, then reads. Tells whether anything was read, which is then to be sent.
     fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
-        if let Some(scanned) = &mut self.awaited {
+        if let Some(scanned) = &mut self.progress.awaited {
             look(self.client, scanned, self.limits)?;
         } else {
             self.push_to_server(cx)?;
@@ -95,10 +100,16 @@ impl Exchange<'_> {
     }
 
     fn push_to_server(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
+        if !self.progress.is_begun
+            && !self.server.held.is_fenced()
+            && forward_usual(self.client, self.server, cx)
+        {
+            self.progress.is_begun = true;
+        }
         loop {
             let was_backlogged = !self.server.outbox.is_empty();
             if self.server.held.is_fenced() && (was_backlogged || !self.client.inbox.is_empty()) {
-                return Err(Stop::Fenced(self.is_begun));
+                return Err(Stop::Fenced(self.progress.is_begun));
             }
             let forwarded = if self.client.inbox.is_empty() {
                 Forwarded::Nothing
@@ -109,7 +120,7 @@ impl Exchange<'_> {
             match forwarded {
                 Forwarded::Nothing => {}
                 Forwarded::Something => {
-                    self.is_begun = true;
+                    self.progress.is_begun = true;
                     if self.server.passing == 0 && self.server.replies.has_local() {
                         put_local(self.client, self.server);
                     }
@@ -159,14 +170,19 @@ impl Exchange<'_> {
         if self.server.cleared > 0 || !self.client.outbox.is_empty() {
             return Ok(false);
         }
-        if self.seen.is_fatal {
+        if self.progress.seen.is_fatal {
             return Err(Stop::ServerGone(None));
         }
         match self.server.poll_read(cx) {
-            Poll::Ready(Ok(0) | Err(_)) if self.server.held.is_fenced() => Err(Stop::Fenced(self.is_begun)),
+            Poll::Ready(Ok(0) | Err(_)) if self.server.held.is_fenced() => {
+                Err(Stop::Fenced(self.progress.is_begun))
+            }
             Poll::Ready(Ok(0)) => Err(Stop::ServerGone(None)),
             Poll::Ready(Ok(_)) => {
-                walk(self.client, self.server, &mut self.seen).map_err(Stop::ServerFault)?;
+                let seen = &mut self.progress.seen;
+                if !clear_usual(self.client, self.server, seen) {
+                    walk(self.client, self.server, seen).map_err(Stop::ServerFault)?;
+                }
                 Ok(true)
             }
             Poll::Ready(Err(error)) => Err(Stop::ServerGone(Some(error))),
@@ -190,7 +206,7 @@ impl Exchange<'_> {
     }
 
     fn is_at_rest(&self) -> bool {
-        self.is_begun
+        self.progress.is_begun
             && self.server.is_at_rest()
             && self.client.outbox.is_empty()
             && self.client.streaming == 0

@@ -41,6 +41,14 @@ pub struct Seen {
     pub is_read_only: bool,
 }
 
+impl Seen {
+    /// Whether there is nothing to be seen to but the numbers.
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        !self.is_fatal && !self.is_notified && !self.is_read_only
+    }
+}
+
 /// The server does not answer what it was asked: nothing of what it sends can be trusted to be for this client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent a message of type {kind:#04x} that it does not owe")]
@@ -115,6 +123,56 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
         leave_out(client, server, 0);
     }
     Ok(())
+}
+
+/// Clears the usual answer at one go: all that is owed is there to the last byte, it is no error, and it changes nothing
+/// of what is known of the connection. Tells whether it was one; else nothing has been done.
+pub fn clear_usual(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) -> bool {
+    if server.cleared > 0 || server.passing > 0 || client.routing.rescue.is_dropping() || !is_usual(server) {
+        return false;
+    }
+    client.routing.rescue.disarm();
+    client.state.end_definitions();
+    server.cleared = server.inbox.len();
+    server.replies.pop_all();
+    server.transaction = TransactionStatus::Idle;
+    server.is_copying_in = false;
+    server.is_retried = false;
+    seen.queries += 1;
+    seen.transactions += 1;
+    true
+}
+
+/// Whether the inbox holds all that is owed for one request, which ends no transaction of several requests but its own.
+fn is_usual(server: &ServerConnection) -> bool {
+    let mut owed = server.replies.iter();
+    let Some(mut next) = owed.next() else { return false };
+    let mut rest: &[u8] = &server.inbox;
+    while let Some((&[kind, a, b, c, d], body)) = rest.split_first_chunk::<HEADER_LEN>() {
+        let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+        // The length counts itself.
+        let Some((body, behind)) = length.checked_sub(4).and_then(|length| body.split_at_checked(length))
+        else {
+            return false;
+        };
+        rest = behind;
+        let is_answered = match (kind, next) {
+            (DATA_ROW, Owed::Query(_) | Owed::Execute) | (ROW_DESCRIPTION, Owed::Query(_)) => continue,
+            (COMMAND_COMPLETE, Owed::Query(_)) if is_plain_tag(body) => continue,
+            (COMMAND_COMPLETE, Owed::Execute) => is_plain_tag(body),
+            (PARSE_COMPLETE, Owed::UnnamedParse(_)) | (BIND_COMPLETE, Owed::Bind(_)) => true,
+            (ROW_DESCRIPTION | NO_DATA, Owed::Describe(_)) => true,
+            (READY_FOR_QUERY, Owed::Query(_) | Owed::Sync) => {
+                return body == b"I" && behind.is_empty() && owed.next().is_none();
+            }
+            _ => false,
+        };
+        match owed.next() {
+            Some(owed) if is_answered => next = owed,
+            _ => return false,
+        }
+    }
+    false
 }
 
 /// Clears whole messages that change nothing of what is known: rows, of which there may be many, their description

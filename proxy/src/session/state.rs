@@ -379,6 +379,9 @@ impl State {
             (Kinds::CURSOR, PinReason::Cursor),
             (Kinds::OPAQUE, PinReason::Opaque),
         ];
+        if self.pins.is_empty() && !self.is_unanswered {
+            return None;
+        }
         let found = REASONS.iter().find(|(kind, _)| self.pins.has(*kind)).map(|(_, reason)| *reason);
         found.or_else(|| self.is_unanswered.then_some(PinReason::Opaque))
     }

@@ -1,64 +1,57 @@
 //! Between transactions: waits until the client has sent a whole request, and answers what needs no server.
 
-use std::future::poll_fn;
-use std::task::{Poll, ready};
-
-use tokio::task::coop::poll_proceed;
+use std::task::{Context, Poll, ready};
 
 use crate::session::client::Client;
 use crate::session::end::{self, End};
 use crate::session::request::{Progress, RequestFault, client_header, progress};
 use crate::session::signals::Signals;
+use crate::session::turns::Turns;
 use crate::wire::backend::put_ready;
 use crate::wire::frontend::{FLUSH, QUERY, SYNC};
 
-/// Waits for a whole request. Cancel-safe: what has arrived stays in the inbox.
+/// Waits for a whole request: what has arrived stays in the inbox, of which so much has been `scanned`.
 ///
 /// # Errors
 /// When the client leaves, has to leave, or sends what no client may send.
-pub async fn request(
+pub fn poll_request(
     client: &mut Client,
+    scanned: &mut usize,
     signals: &mut Signals<'_>,
     message_bytes_max: usize,
-) -> Result<(), End> {
+    turns: &mut Turns,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), End>> {
     let shutdown = || Err(End::Told(end::shutdown()));
-    let mut scanned = 0;
-    poll_fn(|cx| {
-        loop {
-            // Whoever is always busy lets others have their turn.
-            let turn = ready!(poll_proceed(cx));
-            match client.poll_send(cx) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Left)),
-                Poll::Pending => return signals.poll_kill(cx).map(|()| shutdown()),
+    loop {
+        ready!(turns.poll(cx));
+        match client.poll_send(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Left)),
+            Poll::Pending => return signals.poll_kill(cx).map(|()| shutdown()),
+        }
+        match next(client, scanned, message_bytes_max) {
+            Ok(Next::Request) => {
+                *scanned = 0;
+                return Poll::Ready(Ok(()));
             }
-            match next(client, &mut scanned, message_bytes_max) {
-                Ok(Next::Request) => return Poll::Ready(Ok(())),
-                Ok(Next::Terminate) => return Poll::Ready(Err(End::Left)),
-                Ok(Next::Answered) => {
-                    turn.made_progress();
-                    continue;
-                }
-                Ok(Next::Read) => {}
-                Err(fault) => return Poll::Ready(Err(End::Told(end::fault(&fault)))),
-            }
-            match client.poll_read(cx) {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(End::Left)),
-                Poll::Ready(Ok(_)) => turn.made_progress(),
-                Poll::Pending => {
-                    client.rest();
-                    // A transaction that has begun is let come to its end.
-                    let leaves = if client.routing.is_put_off() {
-                        signals.poll_kill(cx)
-                    } else {
-                        signals.poll_drain(cx)
-                    };
-                    return leaves.map(|()| shutdown());
-                }
+            Ok(Next::Terminate) => return Poll::Ready(Err(End::Left)),
+            Ok(Next::Answered) => continue,
+            Ok(Next::Read) => {}
+            Err(fault) => return Poll::Ready(Err(End::Told(end::fault(&fault)))),
+        }
+        match client.poll_read(cx) {
+            Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(End::Left)),
+            Poll::Ready(Ok(_)) => {}
+            Poll::Pending => {
+                client.rest();
+                // A transaction that has begun is let come to its end.
+                let leaves =
+                    if client.routing.is_put_off() { signals.poll_kill(cx) } else { signals.poll_drain(cx) };
+                return leaves.map(|()| shutdown());
             }
         }
-    })
-    .await
+    }
 }
 
 /// What the front of the inbox asks for.
@@ -83,6 +76,9 @@ pub fn next(
     scanned: &mut usize,
     message_bytes_max: usize,
 ) -> Result<Next, RequestFault> {
+    if client.inbox.is_empty() {
+        return Ok(Next::Read);
+    }
     if client.discarding > 0 {
         return Ok(if client.discard() { Next::Read } else { Next::Answered });
     }

@@ -1,0 +1,203 @@
+//! What an exchange leaves behind: a request that has to run elsewhere, writes that the session must see, state that the
+//! server is asked about, and the connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgrouting_contract::stage::Stage;
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::pool::lease::Lease;
+use crate::route::{Access, Refusal as ReplicaRefusal};
+use crate::server::connect::ConnectError;
+use crate::session::end::{self, End};
+use crate::session::exchange::{Progress, Stop};
+use crate::session::life::{Running, Session};
+use crate::session::relay::{Seen, tell_restored};
+use crate::session::routing::leaves_no_trace;
+use crate::transaction::PinReason;
+use crate::wire::backend::put_ready;
+
+/// The longest that a server may take to say what the state of a session is.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Session {
+    /// An exchange has come to its end: sees to what it leaves behind.
+    pub(super) async fn end(&mut self, stop: Result<Stop, ()>, running: Running) -> Result<(), End> {
+        let Running { lease, progress: Progress { seen, .. }, .. } = running;
+        self.tenancy.worker.metrics.clients_active.take_one();
+        self.tenancy.worker.count(&seen);
+        if seen.is_read_only || matches!(stop, Ok(Stop::ServerGone(_))) {
+            self.tenancy.hurry();
+        }
+        if self.cancel.end() {
+            // A cancel request is on its way and must not hit the connection's next client.
+            self.cancel.settled().await;
+        }
+        if let Some(ended) = self.rescue(&stop).or_else(|| self.outlive(&stop, &lease)) {
+            if matches!(stop, Ok(Stop::AtRest)) {
+                lease.give_back();
+            }
+            return ended;
+        }
+        self.note_floor(&seen);
+        self.note_notified(&seen);
+        if self.kept.is_some() {
+            return come_back(stop, lease, seen.is_fatal);
+        }
+        let reason = self.reason();
+        match stop {
+            // The server has said that it ends the connection, which matters to whoever has something on it.
+            Ok(Stop::AtRest) if seen.is_fatal && self.client.state.is_free() => Ok(()),
+            Ok(Stop::AtRest) if seen.is_fatal => Err(End::Closed),
+            Ok(Stop::AtRest) => {
+                let lease = self.ask(lease).await?;
+                let reason = self.reason();
+                self.rest(reason, lease)
+            }
+            // Nothing has been sent: the request goes to the new primary.
+            Ok(Stop::Fenced(false)) if reason.is_none() => Ok(()),
+            Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
+            Err(()) => {
+                if lease.is_at_rest() {
+                    self.kept = Some((reason.unwrap_or(PinReason::SessionMode), lease));
+                }
+                Err(End::Told(end::shutdown()))
+            }
+        }
+    }
+
+    /// What a session is notified of it can read.
+    pub(super) fn note_notified(&mut self, seen: &Seen) {
+        if seen.is_notified {
+            self.client.routing.freshness.note_written(self.tenancy.view());
+        }
+    }
+
+    /// Puts a request that a replica refused back, to be run on the primary.
+    pub(super) fn rescue(&mut self, stop: &Result<Stop, ()>) -> Option<Result<(), End>> {
+        let routing = &mut self.client.routing;
+        if matches!(stop, Ok(Stop::ServerGone(_))) && routing.rescue.is_armed() && routing.gate.is_proved() {
+            routing.rescue.refuse(ReplicaRefusal::Gone);
+        }
+        let is_over = matches!(stop, Ok(Stop::AtRest | Stop::ServerGone(_)));
+        if !is_over || !routing.rescue.is_dropping() {
+            routing.rescue.disarm();
+            return None;
+        }
+        let (refusal, request, statements) = routing.rescue.take()?;
+        self.tenancy.worker.metrics.count_rescue(refusal);
+        if refusal == ReplicaRefusal::Misroute {
+            routing.judge.learn_request(&request, &self.client.statements);
+        }
+        if matches!(refusal, ReplicaRefusal::Misroute | ReplicaRefusal::Missing) {
+            routing.judge.cell().suspect();
+        }
+        debug!(?refusal, "a replica refuses a request, which runs on the primary");
+        if let Some(statements) = statements {
+            self.client.statements = statements;
+        }
+        self.client.inbox.put_back(&request);
+        Some(Ok(()))
+    }
+
+    /// A replica that goes away in the middle of an answer takes the request with it, and not the session: nothing but
+    /// reads was under way, outside a transaction.
+    pub(super) fn outlive(&mut self, stop: &Result<Stop, ()>, lease: &Lease) -> Option<Result<(), End>> {
+        let client = &mut self.client;
+        let is_whole = lease.passing == 0 && client.streaming == 0 && lease.replies.unanswered() <= 1;
+        if !matches!(stop, Ok(Stop::ServerGone(_))) || !client.routing.gate.is_proved() || !is_whole {
+            return None;
+        }
+        let error = end::replica_lost();
+        self.tenancy.worker.metrics.count_error(error.kind);
+        error.put(client.outbox.bytes());
+        if lease.replies.unanswered() == 1 {
+            put_ready(client.outbox.bytes(), b'I');
+        } else {
+            client.is_skipping = true;
+        }
+        Some(Ok(()))
+    }
+
+    /// Notes whether the transaction may have written.
+    pub(super) fn note_floor(&mut self, seen: &Seen) {
+        let routing = &mut self.client.routing;
+        let is_split = self.tenancy.view().active.config.stage >= Stage::Split;
+        if !is_split && !routing.is_sampled() {
+            return;
+        }
+        let is_known = seen.queries <= 1 && leaves_no_trace(self.decision.verdict);
+        let is_replica = routing.gate.is_watched || self.tenancy.access == Access::ReadOnly;
+        if seen.queries > 0 && !is_known && !is_replica && self.client.state.is_tracked {
+            let view = Arc::clone(self.tenancy.view());
+            self.client.routing.freshness.note_written(&view);
+        }
+    }
+
+    /// Why the session has to keep its connection.
+    pub(super) fn reason(&self) -> Option<PinReason> {
+        if self.client.state.is_tracked { self.client.state.reason() } else { Some(PinReason::SessionMode) }
+    }
+
+    /// Asks the server what the session's state is now, where the transaction may have changed it.
+    pub(super) async fn ask(&mut self, mut lease: Lease) -> Result<Lease, End> {
+        while self.client.state.end_transaction()
+            && let Some((mut question, sql)) = self.client.state.question(lease.major_version())
+        {
+            let aside = self.client.outbox.bytes();
+            // Boxed, so that the rare question does not make every session larger.
+            let answer = Box::pin(timeout(QUESTION_TIMEOUT, lease.run_beside(&sql, aside))).await;
+            match answer {
+                Ok(Ok(rows)) => {
+                    rows.into_iter().for_each(|row| question.take_row(row));
+                    if let Some(given) = self.client.state.answered(question, &lease.identity.user) {
+                        lease.settings = given;
+                        tell_restored(&mut self.client, &mut lease);
+                    }
+                }
+                Ok(Err(ConnectError::Refused(message))) => {
+                    let reason = String::from_utf8_lossy(&message).into_owned();
+                    debug!(reason, "the server does not say what the session's state is");
+                    self.client.state.unanswered(question);
+                }
+                Ok(Err(_)) | Err(_) => return Err(end::lost(&lease)),
+            }
+        }
+        Ok(lease)
+    }
+
+    pub(super) fn count_pin(&mut self, reason: Option<PinReason>) {
+        if self.pinned != reason {
+            self.tenancy.worker.metrics.count_pin(self.pinned, reason);
+            self.pinned = reason;
+        }
+    }
+
+    /// The transaction is over: the connection goes back, or stays.
+    pub(super) fn rest(&mut self, reason: Option<PinReason>, lease: Lease) -> Result<(), End> {
+        self.count_pin(reason);
+        self.client.routing.tie = reason.map(|_| self.client.state.tie());
+        match reason {
+            Some(reason) => self.kept = Some((reason, lease)),
+            None => lease.give_back(),
+        }
+        if self.tenancy.worker.is_stopping() && self.tenancy.worker.drain.is_cancelled() {
+            return Err(End::Told(end::shutdown()));
+        }
+        Ok(())
+    }
+}
+
+/// A read of a session that keeps another connection is over.
+fn come_back(stop: Result<Stop, ()>, lease: Lease, is_told: bool) -> Result<(), End> {
+    match stop {
+        Ok(Stop::AtRest) => {
+            lease.give_back();
+            Ok(())
+        }
+        Ok(stop) => Err(end::of(stop, None, lease, &mut None, is_told)),
+        Err(()) => Err(End::Told(end::shutdown())),
+    }
+}

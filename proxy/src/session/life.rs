@@ -1,0 +1,313 @@
+//! One client from its greeting to its end: what it does next, and on which connection.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tracing::debug;
+
+use crate::cancel::CancelHandle;
+use crate::pool::lease::Lease;
+use crate::route::{Side, Why};
+use crate::session::choice::{await_position, decide, is_loose, note_kept, note_route};
+use crate::session::client::Client;
+use crate::session::command::{may_ask_token, take};
+use crate::session::end::{self, End};
+use crate::session::exchange::{Exchange, Progress, Stop};
+use crate::session::greeting::greet;
+use crate::session::request::client_header;
+use crate::session::routing::Decision;
+use crate::session::signals::Signals;
+use crate::session::tenancy::{Asked, Refusal, Tenancy};
+use crate::session::turns::Turns;
+use crate::transaction::PinReason;
+use crate::wire::backend::put_ready;
+use crate::wire::frontend::{FUNCTION_CALL, QUERY};
+
+/// A client that is logged in.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) client: Client,
+    pub(super) tenancy: Tenancy,
+    pub(super) cancel: CancelHandle,
+    /// The connection that the session keeps, and why.
+    pub(super) kept: Option<(PinReason, Lease)>,
+    /// The decision on the transaction at hand.
+    pub(super) decision: Decision,
+    /// For what it is counted as one that keeps its connection.
+    pub(super) pinned: Option<PinReason>,
+    /// How much of the request at hand has been looked at while it was not whole.
+    pub(super) scanned: usize,
+    /// The exchange that the usual case is in the middle of.
+    pub(super) running: Option<Running>,
+}
+
+/// An exchange under way.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) lease: Lease,
+    pub(super) progress: Progress,
+    /// The connection is being given the client's settings.
+    pub(super) is_preparing: bool,
+}
+
+impl Session {
+    /// At the beginning.
+    pub(super) const fn new(client: Client, tenancy: Tenancy, cancel: CancelHandle) -> Self {
+        Self {
+            client,
+            tenancy,
+            cancel,
+            kept: None,
+            decision: Decision::UNKNOWN,
+            pinned: None,
+            scanned: 0,
+            running: None,
+        }
+    }
+
+    /// Serves the client until it leaves or has to.
+    pub(super) async fn run(mut self) {
+        let worker = Arc::clone(&self.tenancy.worker);
+        worker.metrics.clients.add_one();
+        let mut drain = pin!(worker.drained(self.tenancy.context.clients.count()));
+        let mut kill = pin!(worker.kill.cancelled());
+        let mut signals = Signals {
+            worker: &worker,
+            drain: drain.as_mut(),
+            kill: kill.as_mut(),
+            is_registered: false,
+            is_drained: false,
+        };
+        let greeted = tokio::select! {
+            biased;
+            greeted = greet(&mut self.client, &mut self.tenancy, &mut self.cancel) => greeted,
+            () = signals.kill.as_mut() => Err(End::Told(end::shutdown())),
+        };
+        let end = match greeted {
+            Err(end) => {
+                worker.metrics.logins_failed.add_one();
+                end
+            }
+            Ok(lease) => {
+                worker.metrics.logins.add_one();
+                if let Some(lease) = lease {
+                    self.count_pin(Some(PinReason::SessionMode));
+                    self.kept = Some((PinReason::SessionMode, lease));
+                }
+                loop {
+                    if let Err(end) = self.transaction(&mut signals).await {
+                        break end;
+                    }
+                }
+            }
+        };
+        let identity = &self.tenancy.identity;
+        debug!(?end, user = identity.user, database = identity.database, "the session ends");
+
+        let metrics = Arc::clone(&worker.metrics);
+        match &end {
+            End::Told(error) => {
+                metrics.count_error(error.kind);
+                error.put(self.client.outbox.bytes());
+            }
+            End::Refused(message) => self.client.outbox.bytes().extend_from_slice(message),
+            End::Left | End::Closed => {}
+        }
+        if !matches!(end, End::Left) {
+            end::send_last(&mut self.client.stream, &mut self.client.outbox).await;
+        }
+        self.count_pin(None);
+        // What cannot be undone goes with its connection.
+        let kept = self.kept.take().filter(|_| !self.client.state.is_spoilt());
+        drop(self);
+        metrics.clients.take_one();
+        if let Some((_, lease)) = kept {
+            end::reset(lease).await;
+        }
+    }
+
+    /// Waits for one request and serves it to the end of its transaction.
+    pub(super) async fn transaction(&mut self, signals: &mut Signals<'_>) -> Result<(), End> {
+        match self.kept.take() {
+            None => self.steady(signals).await,
+            Some((reason, lease)) if is_loose(&self.client, &mut self.tenancy, reason) => {
+                self.wait_beside(reason, lease, signals).await?;
+                self.serve(signals).await
+            }
+            Some((reason, lease)) => {
+                let is_pinned = reason != PinReason::SessionMode;
+                self.decision = Decision::UNKNOWN;
+                note_kept(
+                    &mut self.client,
+                    &mut self.tenancy,
+                    &lease,
+                    if is_pinned { Why::Pinned } else { Why::SessionMode },
+                );
+                self.exchange(lease, signals).await
+            }
+        }
+    }
+
+    /// Serves the request at the front of the inbox: on the connection that the session keeps, if it has to run there,
+    /// else on one that is leased for it.
+    pub(super) async fn serve(&mut self, signals: &mut Signals<'_>) -> Result<(), End> {
+        self.client.routing.look_at_settings(&self.client.state.settings);
+        if may_ask_token(&self.client) {
+            Box::pin(await_position(&mut self.client, &mut self.tenancy)).await;
+        }
+        if take(&mut self.client, self.tenancy.view(), self.tenancy.access) {
+            return Ok(());
+        }
+        self.decision = decide(&mut self.client, &mut self.tenancy);
+        if self.decision.aim.side == Side::Primary
+            && let Some((_, lease)) = self.kept.take()
+        {
+            note_kept(&mut self.client, &mut self.tenancy, &lease, self.decision.why);
+            return self.exchange(lease, signals).await;
+        }
+        let leased = match self.tenancy.lease_at_once(&self.client.state.settings) {
+            Ok(lease) => Ok(lease),
+            Err(asked) => self.lease_in_time(asked, signals).await?,
+        };
+        match (leased, self.kept.take()) {
+            (Ok(lease), kept) => {
+                self.kept = kept;
+                note_route(&mut self.client, &self.tenancy, &self.decision);
+                self.exchange(lease, signals).await
+            }
+            (Err(_), Some((_, lease))) => {
+                note_kept(&mut self.client, &mut self.tenancy, &lease, Why::NoReplica);
+                self.exchange(lease, signals).await
+            }
+            (Err(refusal), None) => self.refuse(refusal),
+        }
+    }
+
+    /// Waits for a connection, or opens one, until the client gives up.
+    pub(super) async fn lease_in_time(
+        &mut self,
+        asked: Option<Asked>,
+        signals: &mut Signals<'_>,
+    ) -> Result<Result<Lease, Refusal>, End> {
+        tokio::select! {
+            biased;
+            leased = self.tenancy.lease_in_time(&self.client.state.settings, asked) => Ok(leased),
+            () = self.cancel.cancelled() => Ok(Err(Refusal::Proxy(end::cancelled()))),
+            () = signals.kill.as_mut() => Err(End::Told(end::shutdown())),
+        }
+    }
+
+    /// Waits for a whole request while the connection that the session keeps may have something to say, such as a
+    /// notification.
+    pub(super) async fn wait_beside(
+        &mut self,
+        reason: PinReason,
+        lease: Lease,
+        signals: &mut Signals<'_>,
+    ) -> Result<(), End> {
+        let progress = Progress { awaited: Some(0), ..Progress::default() };
+        let mut running = Running { lease, progress, is_preparing: false };
+        let stop = self.converse(&mut running, signals).await;
+        let Running { lease, progress: Progress { seen, .. }, .. } = running;
+        self.note_notified(&seen);
+        match stop {
+            Ok(Stop::Asked) => {
+                self.kept = Some((reason, lease));
+                Ok(())
+            }
+            Ok(stop) => Err(end::of(stop, Some(reason), lease, &mut self.kept, seen.is_fatal)),
+            Err(()) => {
+                self.kept = Some((reason, lease));
+                Err(End::Told(end::shutdown()))
+            }
+        }
+    }
+
+    pub(super) async fn exchange(&mut self, lease: Lease, signals: &mut Signals<'_>) -> Result<(), End> {
+        let mut running = self.begin(lease);
+        let stop = self.converse(&mut running, signals).await;
+        self.end(stop, running).await
+    }
+
+    /// Begins an exchange on a connection.
+    pub(super) fn begin(&self, lease: Lease) -> Running {
+        let is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
+        self.cancel.begin(lease.peer, &lease.cancel_key, is_preparing);
+        self.tenancy.worker.metrics.clients_active.add_one();
+        Running { lease, progress: Progress::default(), is_preparing }
+    }
+
+    /// Moves bytes both ways until there is a reason to stop, or to leave.
+    pub(super) async fn converse(
+        &mut self,
+        running: &mut Running,
+        signals: &mut Signals<'_>,
+    ) -> Result<Stop, ()> {
+        poll_fn(|cx| {
+            converse(
+                &mut self.client,
+                &self.tenancy,
+                &self.cancel,
+                running,
+                signals,
+                &mut Turns::of_a_poll(),
+                cx,
+            )
+        })
+        .await
+    }
+
+    /// Answers the request at the front of the inbox with an error, as a server would.
+    pub(super) fn refuse(&mut self, refusal: Refusal) -> Result<(), End> {
+        let error = match refusal {
+            Refusal::Proxy(error) => error,
+            Refusal::Server(message) => return Err(End::Refused(message)),
+        };
+        self.tenancy.worker.metrics.count_error(error.kind);
+        let client = &mut self.client;
+        error.put(client.outbox.bytes());
+        let message_bytes_max = usize::MAX;
+        match client_header(&client.inbox, message_bytes_max) {
+            Ok(Some(header)) if matches!(header.kind, QUERY | FUNCTION_CALL) => {
+                client.discarding = header.total;
+                put_ready(client.outbox.bytes(), client.routing.status());
+            }
+            Ok(_) => client.is_skipping = true,
+            Err(fault) => return Err(End::Told(end::fault(&fault))),
+        }
+        Ok(())
+    }
+}
+
+/// Moves bytes both ways until there is a reason to stop, or to leave.
+pub(super) fn converse(
+    client: &mut Client,
+    tenancy: &Tenancy,
+    cancel: &CancelHandle,
+    running: &mut Running,
+    signals: &mut Signals<'_>,
+    turns: &mut Turns,
+    cx: &mut std::task::Context<'_>,
+) -> Poll<Result<Stop, ()>> {
+    let view = &**tenancy.view();
+    let Running { lease, progress, is_preparing } = running;
+    let statements = &tenancy.context.statements;
+    let polled = Exchange { client, server: lease, statements, limits: tenancy.limits, view, progress }
+        .poll(turns, cx);
+    if *is_preparing && progress.is_begun && !lease.replies.is_preparing() {
+        *is_preparing = false;
+        cancel.open();
+    }
+    if let Some(databases) = client.state.take_databases() {
+        // The server waits for a moment until nobody is connected to them any more.
+        view.pools.iter().for_each(|pool| pool.empty(&databases));
+    }
+    match polled {
+        Poll::Ready(stop) => Poll::Ready(Ok(stop)),
+        // Between transactions a session that keeps its connection can be asked to leave.
+        Poll::Pending if !progress.is_begun => signals.poll_drain(cx).map(|()| Err(())),
+        Poll::Pending => signals.poll_kill(cx).map(|()| Err(())),
+    }
+}
