@@ -188,7 +188,7 @@ impl Reader {
     async fn look(&mut self, catalogs: &Catalogs) -> Result<bool, ConnectError> {
         let view = catalogs.fleet.view();
         let primary =
-            view.topology.primary().and_then(|index| view.pools.get(index)).map(|pool| pool.endpoint.clone());
+            view.topology.primary.and_then(|index| view.pools.get(index)).map(|pool| pool.endpoint.clone());
         let Some(primary) = primary else { return Err(ConnectError::Protocol("no primary is known")) };
         // Closed after each look: a connection that is kept would be in the way of whoever drops the database.
         let mut connection = catalogs.own(&self.database).connect(&primary).await?;

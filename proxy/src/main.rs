@@ -158,7 +158,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
 /// Notes when a primary has been found for the first time.
 async fn watch_primary(admin: Arc<Admin>) {
     let mut view = admin.control.fleet.subscribe();
-    if view.wait_for(|view| view.topology.primary().is_some()).await.is_ok() {
+    if view.wait_for(|view| view.topology.primary.is_some()).await.is_ok() {
         admin.readiness.found_primary();
     }
 }

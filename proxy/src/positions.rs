@@ -236,6 +236,7 @@ pub struct Sampler {
 impl Sampler {
     /// Samples for ever. Ends when it is dropped.
     pub async fn run(self) {
+        let question = format!("SELECT {COLUMNS}");
         let mut connection = None;
         loop {
             if !self.position.is_wanted() {
@@ -243,7 +244,7 @@ impl Sampler {
                 continue;
             }
             let began = Instant::now();
-            match timeout(self.own.timeout, self.sample(&mut connection)).await {
+            match timeout(self.own.timeout, self.sample(&question, &mut connection)).await {
                 Ok(Ok(sample)) => {
                     self.position.take(sample, began);
                     sleep(INTERVAL.saturating_sub(began.elapsed())).await;
@@ -257,12 +258,16 @@ impl Sampler {
         }
     }
 
-    async fn sample(&self, connection: &mut Option<Box<ServerConnection>>) -> Result<Sample, ConnectError> {
+    async fn sample(
+        &self,
+        question: &str,
+        connection: &mut Option<Box<ServerConnection>>,
+    ) -> Result<Sample, ConnectError> {
         let connection = match connection {
             Some(connection) => connection,
             None => connection.insert(self.own.connect(&self.endpoint).await?),
         };
-        let rows = connection.run(&format!("SELECT {COLUMNS}")).await?;
+        let rows = connection.run(question).await?;
         let row = rows.first().map(Vec::as_slice).unwrap_or_default();
         Sample::from_columns(row).ok_or(ConnectError::Protocol("no position"))
     }

@@ -324,7 +324,7 @@ pub fn route(
     replayed: impl Fn(usize) -> u64,
     random: impl FnOnce() -> u64,
 ) -> Route {
-    let primary = topology.primary();
+    let primary = topology.primary;
     if aim.side == Side::Primary {
         return primary.map_or(Route::NoPrimary, Route::Server);
     }

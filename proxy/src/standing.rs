@@ -78,52 +78,47 @@ pub struct Facts<'a> {
 #[must_use]
 pub fn rotation(facts: &Facts<'_>) -> (Rotation, String) {
     let server = facts.server;
-    let out = |rotation, message: String| (rotation, message);
     if server.health != Health::Up {
-        return out(Rotation::Down, String::new());
+        return (Rotation::Down, String::new());
     }
     if facts.is_foreign {
-        return out(Rotation::Diverged, "it belongs to another database cluster".to_owned());
+        return (Rotation::Diverged, "it belongs to another database cluster".to_owned());
     }
     if facts.is_fenced {
-        return out(Rotation::Fenced, "it says that it is the primary, and another server is".to_owned());
+        return (Rotation::Fenced, "it says that it is the primary, and another server is".to_owned());
     }
     match server.role {
-        Role::Unknown => return out(Rotation::Unmeasured, String::new()),
-        Role::Primary => return out(Rotation::In, String::new()),
+        Role::Unknown => return (Rotation::Unmeasured, String::new()),
+        Role::Primary => return (Rotation::In, String::new()),
         Role::Replica => {}
     }
     if !facts.is_steady {
-        return out(Rotation::Settling, "it was down lately".to_owned());
+        return (Rotation::Settling, "it was down lately".to_owned());
     }
     let Some(timeline) = facts.primary else {
         // What was known stands; with nobody to be behind it is as good as it can be known to be.
         let stays = matches!(server.rotation, Rotation::Lagging | Rotation::Diverged);
-        return if stays {
-            (server.rotation, server.reason.clone())
-        } else {
-            out(Rotation::In, String::new())
-        };
+        return if stays { (server.rotation, server.reason.clone()) } else { (Rotation::In, String::new()) };
     };
     if let (Some(followed), Some(timeline)) = (server.follows, timeline)
         && followed < timeline
     {
-        return out(
+        return (
             Rotation::Diverged,
             format!("it follows timeline {followed}, and the primary is on {timeline}"),
         );
     }
     if facts.is_ahead {
-        return out(Rotation::Diverged, "it has replayed more than the primary has".to_owned());
+        return (Rotation::Diverged, "it has replayed more than the primary has".to_owned());
     }
     let Some(lag) = facts.lag else {
-        return out(Rotation::Unmeasured, "its lag is not known".to_owned());
+        return (Rotation::Unmeasured, "its lag is not known".to_owned());
     };
     let limit = if server.rotation == Rotation::Lagging { facts.eject_lag / 2 } else { facts.eject_lag };
     if lag.time > limit {
-        return out(Rotation::Lagging, format!("it lags more than {limit:?}"));
+        return (Rotation::Lagging, format!("it lags more than {limit:?}"));
     }
-    out(Rotation::In, String::new())
+    (Rotation::In, String::new())
 }
 
 #[cfg(test)]

@@ -73,15 +73,30 @@ impl ServerState {
             rises_since: None,
         }
     }
+
+    /// Whether it may take reads.
+    #[must_use]
+    pub fn takes_reads(&self) -> bool {
+        self.role == Role::Replica && self.rotation == Rotation::In && self.weight > 0
+    }
+
+    /// Why it takes no reads, for a person; `None` where it does.
+    #[must_use]
+    pub fn absence(&self) -> Option<String> {
+        let why = if self.reason.is_empty() { &self.message } else { &self.reason };
+        if self.takes_reads() {
+            None
+        } else if self.rotation != Rotation::In {
+            Some(format!("{:?}{}{why}", self.rotation, if why.is_empty() { "" } else { ", " }))
+        } else if self.role != Role::Replica {
+            Some("not a replica".to_owned())
+        } else {
+            Some("weight 0".to_owned())
+        }
+    }
 }
 
 impl Topology {
-    /// The server that takes writes.
-    #[must_use]
-    pub const fn primary(&self) -> Option<usize> {
-        self.primary
-    }
-
     /// A server's share of the reads, in thousandths of a unit of weight; a tenth of it at first where it has just come into
     /// rotation.
     #[must_use]
@@ -96,11 +111,7 @@ impl Topology {
 
     /// The servers that may take reads.
     pub fn replicas(&self) -> impl Iterator<Item = usize> {
-        self.servers
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.role == Role::Replica && s.rotation == Rotation::In && s.weight > 0)
-            .map(|(index, _)| index)
+        self.servers.iter().enumerate().filter(|(_, server)| server.takes_reads()).map(|(index, _)| index)
     }
 }
 
@@ -118,11 +129,16 @@ mod tests {
         };
         let servers = vec![
             server(0, Rotation::In),
-            server(100, Rotation::Lagging),
+            ServerState { reason: "3 s behind".to_owned(), ..server(100, Rotation::Lagging) },
             server(100, Rotation::In),
             ServerState { role: Role::Primary, ..server(100, Rotation::In) },
         ];
         let topology = Topology { servers, ..Topology::default() };
         assert_eq!(topology.replicas().collect::<Vec<_>>(), [2]);
+        let absences: Vec<_> = topology.servers.iter().map(ServerState::absence).collect();
+        assert_eq!(
+            absences.iter().map(|why| why.as_deref()).collect::<Vec<_>>(),
+            [Some("weight 0"), Some("Lagging, 3 s behind"), None, Some("not a replica")]
+        );
     }
 }

@@ -30,6 +30,7 @@ pub struct Members {
     pub(super) term: u64,
 }
 
+/// One server.
 #[derive(Debug)]
 pub struct Member {
     pub(super) config: ServerConfig,

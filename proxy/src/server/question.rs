@@ -9,6 +9,9 @@ use std::fmt::Write as _;
 use crate::classify::kinds::Kinds;
 use crate::server::settings::{ROLE, SESSION_AUTHORIZATION, quoted_text};
 
+/// Names of temporary objects that a session may have to be asked for them; one more is told of, as a sign.
+pub const TEMPORARY_MAX: usize = 1000;
+
 /// The longest body of a function that is read, in characters.
 const BODY_MAX: usize = 100_000;
 
@@ -60,7 +63,7 @@ const TEMPORARY_NAMES: &str = " UNION ALL \
      SELECT c.relname::pg_catalog.text FROM pg_catalog.pg_class c \
      WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema() AND c.relkind OPERATOR(pg_catalog.<>) 'i' \
      UNION SELECT t.typname::pg_catalog.text FROM pg_catalog.pg_type t \
-     WHERE t.typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()) named(n) LIMIT 1001) \
+     WHERE t.typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()) named(n) LIMIT {limit}) \
     UNION ALL SELECT 'h','','' WHERE EXISTS (SELECT FROM pg_catalog.pg_class c \
      JOIN pg_catalog.pg_inherits i ON i.inhrelid OPERATOR(pg_catalog.=) c.oid \
      JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) i.inhparent \
@@ -104,7 +107,7 @@ impl Question {
             let _ = write!(sql, " UNION ALL SELECT '{letter}','','' WHERE {condition}");
         }
         if self.kinds.has(Kinds::TEMP_NAMES) {
-            sql.push_str(TEMPORARY_NAMES);
+            sql.push_str(&TEMPORARY_NAMES.replace("{limit}", &(TEMPORARY_MAX + 1).to_string()));
         }
         if !self.functions.is_empty() {
             // Functions with a body in standard SQL came with version 14.

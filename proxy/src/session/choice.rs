@@ -61,12 +61,9 @@ fn judge(client: &mut Client, tenancy: &Tenancy, is_split: bool) -> Decision {
     } else if decision.aim.side == Side::Replica
         && tenancy.access == Access::Routed
         && split.rescue
-        && !segment.is_open
-        && segment.verdict == Verdict::Read
         && !routing.is_put_off()
     {
-        let statements = segment.defines.then(|| client.statements.clone());
-        routing.rescue.keep(request, statements);
+        routing.rescue.keep(&segment, request, &client.statements);
     }
     decision
 }

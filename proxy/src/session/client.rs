@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 
 use tokio::net::TcpStream;
 
-use crate::classify::verdict::Verdict;
 use crate::session::prepared::ClientStatements;
 use crate::session::routing::Routing;
 use crate::session::state::State;
@@ -80,18 +79,6 @@ impl Client {
         self.inbox.rest();
         self.statements.rest();
         self.outbox.rest();
-    }
-
-    /// Keeps a further request of an exchange with a server of reads, to be run on the primary if it is refused.
-    pub fn keep_again(&mut self, bytes: &[u8]) {
-        if !self.routing.rescue.is_in_use() {
-            return;
-        }
-        let Some(segment) = self.routing.judge.segment(bytes, &self.statements) else { return };
-        if segment.verdict == Verdict::Read && !segment.is_open {
-            let statements = segment.defines.then(|| self.statements.clone());
-            self.routing.rescue.keep(bytes.get(..segment.length).unwrap_or_default(), statements);
-        }
     }
 
     /// Drops what nobody wants from the front of the inbox. Tells whether there is more to be dropped.

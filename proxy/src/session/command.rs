@@ -215,7 +215,7 @@ fn run(command: &Command, routing: &mut Routing, view: &View) -> Result<Answer, 
         },
         Command::ShowRoute => {
             let primary =
-                view.topology.primary().and_then(|index| view.pools.get(index)).map(|pool| &*pool.name);
+                view.topology.primary.and_then(|index| view.pools.get(index)).map(|pool| &*pool.name);
             let rows = routing.last.iter().map(|(server, why)| {
                 let name = server.as_deref().or(primary).unwrap_or_default();
                 vec![name.to_owned(), why.as_str().to_owned()]

@@ -1,7 +1,5 @@
 //! What `EXPLAIN ROUTE` and the admin API tell of a statement: where it would go now, and why.
 
-use pgrouting_contract::report::{Health, Role};
-
 use crate::classify::verdict::Verdict;
 use crate::fleet::View;
 use crate::route::{Access, Aim, Side, Why};
@@ -61,18 +59,15 @@ impl Routing {
     /// What speaks for or against a server.
     fn candidate(&self, view: &View, index: usize, aim: &Aim) -> String {
         let Some(server) = view.topology.servers.get(index) else { return String::new() };
-        let is_primary = view.topology.primary() == Some(index);
+        let is_primary = view.topology.primary == Some(index);
         if aim.side != Side::Replica {
             return if is_primary { "taken" } else { "dropped: not the primary" }.to_owned();
         }
         if is_primary {
             return if aim.counts_primary { "candidate" } else { "dropped: the primary" }.to_owned();
         }
-        if server.health != Health::Up || server.role != Role::Replica {
-            return format!("dropped: {:?} {:?} {}", server.health, server.role, server.message);
-        }
-        if server.weight == 0 {
-            return "dropped: weight 0".to_owned();
+        if let Some(why) = server.absence() {
+            return format!("dropped: {why}");
         }
         let replayed = view.positions.get(index).map_or(0, |position| position.lsn());
         if aim.floor > replayed {

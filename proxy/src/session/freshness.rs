@@ -11,7 +11,7 @@ use crate::positions::reachable;
 
 /// What a session may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Floor {
+enum Floor {
     /// Anything: it has written nothing.
     #[default]
     None,
@@ -54,13 +54,12 @@ impl Freshness {
     pub fn floor_for(&mut self, view: &View, split: &SplitConfig) -> Option<u64> {
         match (split.consistency, split.max_staleness) {
             (Consistency::Eventual, _) if !self.has_token => Some(0),
-            (Consistency::Eventual, _) => self.floor_at(view),
-            (Consistency::Session, _) | (Consistency::Bounded, None) => self.floor_at(view),
             (Consistency::Bounded, Some(staleness)) => {
                 let own = self.floor_at(view);
                 let all = floor_of_all(view, staleness.get());
                 Some(own?.max(all?))
             }
+            _ => self.floor_at(view),
         }
     }
 
@@ -77,7 +76,7 @@ impl Freshness {
             self.term = view.topology.term;
         }
         if let Floor::Since(written) = self.floor {
-            let primary = view.topology.primary().and_then(|index| view.positions.get(index))?;
+            let primary = view.topology.primary.and_then(|index| view.positions.get(index))?;
             match primary.sampled_after(written) {
                 Some(end) => {
                     let floor = reachable(end);
@@ -91,7 +90,7 @@ impl Freshness {
             }
         }
         let Floor::At(mut floor, written) = self.floor else { return None };
-        let primary = view.topology.primary().and_then(|index| view.positions.get(index));
+        let primary = view.topology.primary.and_then(|index| view.positions.get(index));
         if let Some(flushed) = primary.and_then(|primary| primary.flushed_after(written)) {
             floor = floor.min(flushed);
             self.floor = Floor::At(floor, written);
@@ -158,7 +157,7 @@ impl Freshness {
         if view.topology.replicas().next().is_none() {
             return;
         }
-        let primary = view.topology.primary().and_then(|index| view.positions.get(index));
+        let primary = view.topology.primary.and_then(|index| view.positions.get(index));
         if let Some(primary) = primary {
             primary.want(now);
         }
@@ -175,7 +174,7 @@ impl Freshness {
 fn floor_of_all(view: &View, staleness: Duration) -> Option<u64> {
     let now = Instant::now();
     let position = |index: usize| view.positions.get(index);
-    let primary = view.topology.primary().and_then(position)?;
+    let primary = view.topology.primary.and_then(position)?;
     let floor = primary.floor_within(staleness, now);
     primary.want(now);
     let mut is_there = false;

@@ -7,7 +7,6 @@ use crate::server::connection::ServerConnection;
 use crate::server::replies::{Owed, Rejection};
 use crate::session::client::Client;
 use crate::session::command::answer_query;
-use crate::session::routing::Pass;
 use crate::transaction::TransactionStatus;
 use crate::wire::codec::split_cstr;
 use crate::wire::frame::{HEADER_LEN, Header};
@@ -31,27 +30,24 @@ pub fn may_pass(client: &mut Client, server: &mut ServerConnection, rest: &[u8],
         let goes_on = server.replies.is_empty() && server.transaction != TransactionStatus::Idle;
         return goes_on && may_pass_in_block(client, server, rest);
     }
-    match client.routing.lets_pass(rest, &client.statements) {
-        Pass::Yes => {
-            client.routing.gate.is_open = true;
-            client.routing.rescue.disarm();
-            if server.replies.is_empty() {
-                // What came before has been answered.
-                client.keep_again(rest);
-            }
-            true
+    let Some(segment) = client.routing.judge.segment(rest, &client.statements) else { return false };
+    if client.routing.lets_pass(&segment, rest, &client.statements) {
+        client.routing.gate.is_open = true;
+        let rescue = &mut client.routing.rescue;
+        rescue.disarm();
+        // What came before has been answered, or this is not kept.
+        if rescue.is_in_use() && server.replies.is_empty() {
+            rescue.keep(&segment, rest, &client.statements);
         }
-        Pass::No => {
-            if server.is_unsynced && server.replies.is_empty() {
-                // What came before a Flush only prepared something: it is ended, so that the rest can go elsewhere.
-                server.outbox.bytes().extend_from_slice(&SYNC_MESSAGE);
-                server.replies.push(Owed::HiddenSync);
-                server.is_unsynced = false;
-            }
-            false
-        }
-        Pass::Wait => false,
+        return true;
     }
+    if server.is_unsynced && server.replies.is_empty() {
+        // What came before a Flush only prepared something: it is ended, so that the rest can go elsewhere.
+        server.outbox.bytes().extend_from_slice(&SYNC_MESSAGE);
+        server.replies.push(Owed::HiddenSync);
+        server.is_unsynced = false;
+    }
+    false
 }
 
 /// Whether a request may go on in the transaction that is open on a replica. One that has begun there with reads, without
@@ -61,19 +57,19 @@ fn may_pass_in_block(client: &mut Client, server: &mut ServerConnection, rest: &
     let query = rest.strip_prefix(&[QUERY]).and_then(|after| after.get(HEADER_LEN - 1..));
     let is_command = query.and_then(split_cstr).is_some_and(|(sql, _)| command(sql).is_some());
     let is_prefix = routing.is_prefix() && server.transaction == TransactionStatus::Open;
-    let pass = if is_prefix && !is_command {
-        routing.lets_pass_in_prefix(rest, &client.statements)
-    } else {
-        Pass::Yes
-    };
-    routing.gate.is_open = pass == Pass::Yes;
-    if pass == Pass::No {
+    let mut passes = true;
+    if is_prefix && !is_command {
+        let Some(segment) = routing.judge.segment(rest, &client.statements) else { return false };
+        passes = routing.lets_pass_in_prefix(&segment, rest, &client.statements);
+    }
+    routing.gate.is_open = passes;
+    if !passes {
         put_query(server.outbox.bytes(), "ROLLBACK");
         server.replies.push(Owed::HiddenQuery);
         server.unnamed = None;
         routing.move_on();
     }
-    pass == Pass::Yes
+    passes
 }
 
 /// Begins the transaction at the server that its first statement goes to.

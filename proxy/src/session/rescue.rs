@@ -1,8 +1,10 @@
 //! The safety net: a request that a replica refuses, though it belongs on the primary, or that recovery cancels there, is
 //! run on the primary, as long as nothing of its answer has reached the client and no transaction was open.
 
+use crate::classify::verdict::Verdict;
 use crate::route::Refusal;
 use crate::server::connection::{SERVER_MESSAGE_MAX, ServerConnection};
+use crate::session::judge::Segment;
 use crate::session::prepared::ClientStatements;
 use crate::wire::backend::{
     BIND_COMPLETE, CLOSE_COMPLETE, ERROR_RESPONSE, NO_DATA, NOTICE_RESPONSE, PARAMETER_DESCRIPTION,
@@ -57,9 +59,12 @@ pub enum Shown {
 }
 
 impl Rescue {
-    /// Keeps a request that goes to a replica; with the client's statements where it changes them.
-    pub fn keep(&mut self, request: &[u8], statements: Option<ClientStatements>) {
-        if request.len() <= KEPT_MAX {
+    /// Keeps a request that goes to a replica, where it can be run elsewhere if that refuses it; with the client's
+    /// statements where it changes them.
+    pub fn keep(&mut self, segment: &Segment, bytes: &[u8], statements: &ClientStatements) {
+        let request = bytes.get(..segment.length).unwrap_or_default();
+        if segment.verdict == Verdict::Read && !segment.is_open && request.len() <= KEPT_MAX {
+            let statements = segment.defines.then(|| statements.clone());
             self.kept = Some(Box::new(Kept { request: request.to_vec(), statements }));
         }
     }

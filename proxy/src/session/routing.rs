@@ -310,17 +310,20 @@ impl Routing {
     /// Whether the request at the front of these bytes may go on in a transaction that has begun with reads on a replica
     /// without being declared READ ONLY.
     #[must_use]
-    pub fn lets_pass_in_prefix(&self, bytes: &[u8], statements: &ClientStatements) -> Pass {
-        let Some(segment) = self.judge.segment(bytes, statements) else { return Pass::Wait };
+    pub fn lets_pass_in_prefix(
+        &self,
+        segment: &Segment,
+        bytes: &[u8],
+        statements: &ClientStatements,
+    ) -> bool {
         let shape = shape(bytes.get(..segment.length).unwrap_or_default(), statements);
         // What it has open here cannot be left.
-        let is_fine = shape.is_end
+        shape.is_end
             || shape.uses_open_portal
             || (segment.verdict == Verdict::Read
                 && shape.is_movable
                 && !segment.is_unread
-                && !segment.is_open);
-        if is_fine { Pass::Yes } else { Pass::No }
+                && !segment.is_open)
     }
 
     /// Whether a transaction that goes to its end on a replica may still move.
@@ -343,28 +346,15 @@ impl Routing {
 
     /// Whether the request at the front of these bytes may go to a server that only takes reads.
     #[must_use]
-    pub fn lets_pass(&self, bytes: &[u8], statements: &ClientStatements) -> Pass {
-        let Some(segment) = self.judge.segment(bytes, statements) else { return Pass::Wait };
+    pub fn lets_pass(&self, segment: &Segment, bytes: &[u8], statements: &ClientStatements) -> bool {
         let role = segment.hint.unwrap_or_else(|| self.role());
-        let is_fine = segment.verdict != Verdict::ReadOnlyBlock
+        segment.verdict != Verdict::ReadOnlyBlock
             && admits(role, segment.verdict)
             && !segment.is_unread
             && !segment.is_learned
             && !(segment.is_open && segment.runs)
-            && self.lets_go(&segment, bytes.get(..segment.length).unwrap_or_default(), statements);
-        if is_fine { Pass::Yes } else { Pass::No }
+            && self.lets_go(segment, bytes.get(..segment.length).unwrap_or_default(), statements)
     }
-}
-
-/// Whether a request may pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
-    /// It may.
-    Yes,
-    /// It may not.
-    No,
-    /// More of it is needed to know.
-    Wait,
 }
 
 /// Whether a transaction whose only request was judged like this has written nothing.

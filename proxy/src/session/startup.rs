@@ -246,7 +246,7 @@ async fn find_user(
         AuthConfig::UserList { .. } => Ok(context.credentials.user(name)),
         AuthConfig::Passthrough {} => {
             let view = context.fleet.view();
-            let primary = view.topology.primary().and_then(|index| view.pools.get(index));
+            let primary = view.topology.primary.and_then(|index| view.pools.get(index));
             let endpoint = primary.map(|pool| &pool.endpoint);
             context.roles.user(name, endpoint, &config.probe.database).await.map_err(|error: ConnectError| {
                 tracing::warn!(%error, "stored verifiers cannot be read");

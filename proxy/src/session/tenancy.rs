@@ -97,7 +97,7 @@ impl Tenancy {
     /// Whether the latest lease is at the primary.
     #[must_use]
     pub fn is_at_primary(&self) -> bool {
-        self.view.topology.primary() == Some(self.server)
+        self.view.topology.primary == Some(self.server)
     }
 
     /// Goes back to a lease that was taken earlier.

@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use crate::catalog::Catalog;
 use crate::classify::pieces::{Item, pieces};
+use crate::server::question::TEMPORARY_MAX;
 use crate::session::judge::text_of;
 use crate::session::prepared::ClientStatements;
 use crate::session::request::messages;
 use crate::wire::frontend::{DESCRIBE, Target, target};
-
-/// Names that are kept of one session's temporary objects; a session with more runs all where they are.
-pub const NAMES_MAX: usize = 1000;
 
 /// PostgreSQL cuts names at this length, in bytes; it may have cut one that is as long.
 const NAME_MAX: usize = 63;
@@ -37,7 +35,7 @@ impl Tie {
     #[must_use]
     pub fn of_temporary(names: Option<&[Box<str>]>) -> Self {
         let Some(names) = names else { return Self::Fast };
-        if names.len() > NAMES_MAX || names.iter().any(|name| name.len() >= NAME_MAX) {
+        if names.len() > TEMPORARY_MAX || names.iter().any(|name| name.len() >= NAME_MAX) {
             return Self::Fast;
         }
         Self::Temporary(Arc::new(names.iter().map(|name| name.to_ascii_lowercase().into()).collect()))
@@ -146,7 +144,7 @@ mod tests {
     fn names_that_cannot_be_compared_tie_fast() {
         assert_eq!(Tie::of_temporary(None), Tie::Fast);
         assert_eq!(Tie::of_temporary(Some(&["a".repeat(63).into()])), Tie::Fast);
-        let many: Vec<Box<str>> = (0..=NAMES_MAX).map(|number| format!("t{number}").into()).collect();
+        let many: Vec<Box<str>> = (0..=TEMPORARY_MAX).map(|number| format!("t{number}").into()).collect();
         assert_eq!(Tie::of_temporary(Some(&many)), Tie::Fast);
     }
 }
