@@ -270,6 +270,7 @@ fn report_of(admin: &Admin) -> ProxyReport {
             .filter(|(_, clients)| *clients > 0)
             .collect(),
         split: split_of(admin),
+        mirror: None,
         session_state: admin
             .audit
             .entries()

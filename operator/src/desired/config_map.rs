@@ -100,6 +100,7 @@ pub fn document(
             parameters: pool.pooling.parameters.clone(),
             ..PoolingConfig::default()
         },
+        mirror: None,
         peers: Some(peers(pool)),
         drain_timeout: duration_text(pool.proxy.drain_timeout),
     };

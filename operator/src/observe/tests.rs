@@ -61,6 +61,7 @@ fn report(hash: &ConfigHash, generation: u64, servers: Vec<ServerReport>) -> Pro
         totals: Totals::default(),
         pinned: BTreeMap::new(),
         split: pgrouting_contract::report::SplitReport::default(),
+        mirror: None,
         session_state: Vec::new(),
     }
 }

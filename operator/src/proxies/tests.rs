@@ -45,6 +45,7 @@ fn report(told: &Told) -> ProxyReport {
         totals: Totals::default(),
         pinned: std::collections::BTreeMap::new(),
         split: pgrouting_contract::report::SplitReport::default(),
+        mirror: None,
         session_state: Vec::new(),
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::duration::DurationText;
+use crate::mirror::MirrorConfig;
 use crate::peers::PeersConfig;
 use crate::split::SplitConfig;
 use crate::stage::Stage;
@@ -84,6 +85,9 @@ pub struct ProxyConfig {
     /// How reads are told from writes and where they go; in effect from stage `Split` on.
     #[serde(default)]
     pub split: SplitConfig,
+    /// Another database that gets a copy of the traffic; in effect at stage `Mirror`, which needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<MirrorConfig>,
     /// The other proxies of the pool, which are asked about cancel requests with an unknown key; nobody is where this is
     /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -389,6 +393,6 @@ const fn default_drain_timeout() -> DurationText {
     DurationText::from_secs(60)
 }
 
-mod faults;
+pub(crate) mod faults;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod duration;
+pub mod mirror;
 pub mod peers;
 pub mod report;
 pub mod split;

@@ -1,8 +1,9 @@
 //! What makes a document unsound: every reason at once, each with the path of its field.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::{AuthConfig, PoolingConfig, ProxyConfig, UserConfig};
+use crate::stage::Stage;
 
 impl ProxyConfig {
     /// Every reason why the document is not sound.
@@ -45,6 +46,11 @@ impl ProxyConfig {
         if let Some(peers) = &self.peers {
             peers.faults(&mut faults);
         }
+        match &self.mirror {
+            Some(mirror) => mirror.faults(&mut faults),
+            None if self.stage == Stage::Mirror => faults.push("stage: Mirror needs mirror".to_owned()),
+            None => {}
+        }
         if self.probe.interval.get().as_millis() < 100 {
             faults.push("probe.interval: must be at least 100ms".to_owned());
         }
@@ -86,7 +92,7 @@ impl ProxyConfig {
 }
 
 impl UserConfig {
-    fn faults(&self, path: &str, faults: &mut Vec<String>) {
+    pub(crate) fn faults(&self, path: &str, faults: &mut Vec<String>) {
         if self.name.is_some() == self.name_file.is_some() {
             faults.push(format!("{path}: give either name or nameFile"));
         }
@@ -116,22 +122,26 @@ impl PoolingConfig {
                 faults.push(format!("pooling.{name}: must not be zero"));
             }
         }
-        if self.parameters.len() > 64 {
-            faults
-                .push(format!("pooling.parameters: {} given, at most 64 are allowed", self.parameters.len()));
+        parameter_faults("pooling.parameters", &self.parameters, faults);
+    }
+}
+
+/// What is wrong with settings that connections start with.
+pub(crate) fn parameter_faults(path: &str, parameters: &BTreeMap<String, String>, faults: &mut Vec<String>) {
+    if parameters.len() > 64 {
+        faults.push(format!("{path}: {} given, at most 64 are allowed", parameters.len()));
+    }
+    for (name, value) in parameters {
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
+        if !is_name {
+            faults.push(format!("{path}: {name:?} is not the name of a setting"));
         }
-        for (name, value) in &self.parameters {
-            let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-                && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
-            if !is_name {
-                faults.push(format!("pooling.parameters: {name:?} is not the name of a setting"));
-            }
-            if matches!(name.as_str(), "user" | "database" | "replication" | "options") {
-                faults.push(format!("pooling.parameters: {name} is not a setting"));
-            }
-            if value.contains('\0') || value.len() > 1024 {
-                faults.push(format!("pooling.parameters.{name}: at most 1024 bytes and no NUL"));
-            }
+        if matches!(name.as_str(), "user" | "database" | "replication" | "options") {
+            faults.push(format!("{path}: {name} is not a setting"));
+        }
+        if value.contains('\0') || value.len() > 1024 {
+            faults.push(format!("{path}.{name}: at most 1024 bytes and no NUL"));
         }
     }
 }

@@ -120,3 +120,27 @@ fn an_oversized_document_is_refused_unread() {
     let document = vec![b' '; DOCUMENT_BYTES_MAX + 1];
     assert!(ProxyConfig::parse(&document).unwrap_err().reasons[0].contains("bytes"));
 }
+
+#[test]
+fn a_mirror_has_the_documented_defaults_and_its_stage_needs_it() {
+    let with = |more: &str| format!("{MINIMAL}{more}");
+    let config = ProxyConfig::parse(with("stage: Mirror\nmirror: {host: next}\n").as_bytes()).unwrap();
+    assert_eq!(config.mirror, Some(MirrorConfig::at("next".to_owned(), 5432)));
+    assert_eq!(reasons(&with("stage: Mirror\n")), ["stage: Mirror needs mirror"]);
+    let wrong = "mirror: {host: '', port: 0, database: '', percent: 101, queueBytes: 2, budgetBytes: 1, \
+                 maxConnections: 0, transactionTimeout: 1ms, user: {name: a}, parameters: {options: x}}\n";
+    let reasons = reasons(&with(wrong));
+    for needle in [
+        "mirror.host",
+        "mirror.port",
+        "mirror.database",
+        "mirror.percent",
+        "mirror.queueBytes",
+        "mirror.maxConnections",
+        "mirror.transactionTimeout",
+        "mirror.user: give either password",
+        "mirror.parameters: options is not a setting",
+    ] {
+        assert!(reasons.iter().any(|reason| reason.contains(needle)), "{needle} is not in {reasons:?}");
+    }
+}
