@@ -56,6 +56,7 @@ pub fn document() -> ProxyConfig {
         },
         split: SplitConfig::default(),
         pooling: PoolingConfig { max_server_connections: 4, ..PoolingConfig::default() },
+        mirror: None,
         peers: None,
         drain_timeout: DurationText::from_secs(20),
     }
