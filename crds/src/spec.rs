@@ -13,11 +13,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::duration::PoolDuration;
+use crate::spec::credentials::CredentialsSecret;
+use crate::spec::mirror::Mirror;
 use crate::spec::pooling::Pooling;
 use crate::spec::proxy::Proxy;
 use crate::spec::split::Split;
 use crate::status::PgRoutingPoolStatus;
 
+pub mod credentials;
+pub mod mirror;
 pub mod pooling;
 pub mod proxy;
 pub mod split;
@@ -49,6 +53,7 @@ pub mod split;
     printcolumn(name = "Stage", type_ = "string", json_path = ".status.rollout.stage"),
     printcolumn(name = "Target", type_ = "string", json_path = ".spec.rollout.stage"),
     printcolumn(name = "Split%", type_ = "integer", json_path = ".status.rollout.splitPercent"),
+    printcolumn(name = "Mirror%", type_ = "integer", json_path = ".status.rollout.mirrorPercent"),
     printcolumn(name = "Proxies", type_ = "string", json_path = ".status.proxies.summary"),
     printcolumn(name = "Primary", type_ = "string", json_path = ".status.backends.primary"),
     printcolumn(name = "Replicas", type_ = "string", json_path = ".status.backends.replicasSummary"),
@@ -57,6 +62,14 @@ pub mod split;
     printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#)
 )]
+#[x_kube(validation = Rule::new("self.rollout.stage != 'Mirror' || has(self.mirror)")
+    .message("stage Mirror needs spec.mirror").field_path(".rollout.stage"))]
+#[x_kube(validation = Rule::new(
+    "!has(self.mirror) || has(self.mirror.target.database) || !has(self.backends.static) || \
+     !self.backends.static.servers.exists(server, \
+     server.host == self.mirror.target.host && server.port == self.mirror.target.port)"
+).message("the mirror must be another database than the pool's own: name another host or port, or a database there")
+    .field_path(".mirror.target"))]
 #[serde(rename_all = "camelCase")]
 pub struct PgRoutingPoolSpec {
     /// The PostgreSQL servers.
@@ -79,6 +92,9 @@ pub struct PgRoutingPoolSpec {
     /// How reads are told from writes, and where they go, from the stage Split on.
     #[serde(default)]
     pub split: Split,
+    /// Another database that gets a copy of the traffic, at the stage Mirror, which needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<Mirror>,
 }
 
 /// The PostgreSQL servers. Which of them is the primary is found out by asking them.
@@ -221,23 +237,6 @@ pub struct Probe {
     pub timeout: PoolDuration,
 }
 
-/// A Secret in the pool's namespace with a user name and a password.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "camelCase")]
-pub struct CredentialsSecret {
-    /// Its name.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-    /// The key of the user name.
-    #[serde(default = "default_username_key")]
-    #[schemars(length(max = 253))]
-    pub username_key: String,
-    /// The key of the password.
-    #[serde(default = "default_password_key")]
-    #[schemars(length(max = 253))]
-    pub password_key: String,
-}
-
 /// Who may log in.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[x_kube(validation = Rule::new("self.type != 'UserList' || has(self.users)").message("auth type UserList needs auth.users"))]
@@ -335,6 +334,8 @@ pub enum Stage {
     PoolingOnly,
     /// Reads go to replicas.
     Split,
+    /// Reads go to replicas, and the traffic is copied to another database.
+    Mirror,
 }
 
 impl Stage {
@@ -344,6 +345,7 @@ impl Stage {
         match self {
             Self::PoolingOnly => "PoolingOnly",
             Self::Split => "Split",
+            Self::Mirror => "Mirror",
         }
     }
 }
@@ -397,12 +399,4 @@ fn default_database() -> String {
 
 const fn default_probe_timeout() -> PoolDuration {
     PoolDuration::from_secs(1)
-}
-
-fn default_username_key() -> String {
-    "username".to_owned()
-}
-
-fn default_password_key() -> String {
-    "password".to_owned()
 }

@@ -220,6 +220,9 @@ pub struct RolloutStatus {
     /// The share of sessions or transactions whose reads go to replicas, in percent.
     #[serde(default)]
     pub split_percent: i32,
+    /// The share of sessions whose transactions are copied, in percent.
+    #[serde(default)]
+    pub mirror_percent: i32,
 }
 
 fn time_schema(_: &mut SchemaGenerator) -> Schema {

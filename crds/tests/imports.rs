@@ -3,14 +3,27 @@
 use std::path::Path;
 
 /// A module and what it may import, in the order of the data's path.
-const MAY_IMPORT: [(&str, &[&str]); 7] = [
+const MAY_IMPORT: [(&str, &[&str]); 9] = [
     ("duration", &[]),
+    ("spec/credentials", &[]),
     ("spec/pooling", &["duration"]),
     ("spec/proxy", &["duration"]),
     ("spec/split", &["duration"]),
+    ("spec/mirror", &["duration", "spec/credentials", "spec/pooling"]),
     ("status", &["spec"]),
     // The derive ties a kind to its status, so these two know each other.
-    ("spec", &["duration", "status", "spec/pooling", "spec/proxy", "spec/split"]),
+    (
+        "spec",
+        &[
+            "duration",
+            "status",
+            "spec/credentials",
+            "spec/mirror",
+            "spec/pooling",
+            "spec/proxy",
+            "spec/split",
+        ],
+    ),
     ("definition", &["spec"]),
 ];
 

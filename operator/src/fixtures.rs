@@ -1,6 +1,7 @@
 //! Small pools and what they point at, for tests.
 
-use pgrouting_crds::spec::{CredentialsSecret, PgRoutingPool};
+use pgrouting_crds::spec::PgRoutingPool;
+use pgrouting_crds::spec::credentials::CredentialsSecret;
 
 use crate::desired::{DesiredObjects, desired};
 use crate::resolve::{Credentials, ResolvedRefs, referenced_secrets};

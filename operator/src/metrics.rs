@@ -153,7 +153,7 @@ pub const POOL_CONDITIONS: [&str; 7] = [
 ];
 
 fn pairs_of_stages() -> impl Iterator<Item = (&'static str, &'static str)> {
-    const STAGES: [&str; 2] = ["PoolingOnly", "Split"];
+    const STAGES: [&str; 3] = ["PoolingOnly", "Split", "Mirror"];
     STAGES.into_iter().flat_map(|stage| STAGES.into_iter().map(move |target| (stage, target)))
 }
 
@@ -203,8 +203,14 @@ mod tests {
     #[test]
     fn pool_is_at_one_stage_at_a_time() {
         let metrics = Metrics::new().unwrap();
-        for (stage, target) in [("PoolingOnly", "PoolingOnly"), ("PoolingOnly", "Split"), ("Split", "Split")]
-        {
+        for (stage, target) in [
+            ("PoolingOnly", "PoolingOnly"),
+            ("PoolingOnly", "Split"),
+            ("Split", "Split"),
+            ("Split", "Mirror"),
+            ("Mirror", "Mirror"),
+            ("Mirror", "Split"),
+        ] {
             metrics.tell_stage("shop", "orders", stage, target);
             let text = metrics.text().unwrap();
             let told: Vec<_> = text.lines().filter(|line| line.contains("pool_info{")).collect();

@@ -13,7 +13,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt as _};
 use pgrouting_contract::config::ProxyConfig;
-use pgrouting_crds::spec::{AuthType, BackendService, CredentialsSecret, DnsBackends, PgRoutingPool};
+use pgrouting_crds::spec::credentials::CredentialsSecret;
+use pgrouting_crds::spec::{AuthType, BackendService, DnsBackends, PgRoutingPool};
 
 use crate::dns::Dns;
 use crate::names::{CONFIG_KEY, PoolNames};
@@ -198,6 +199,13 @@ pub async fn resolve(
 /// The Secrets that a spec names.
 #[must_use]
 pub fn referenced_secrets(pool: &PgRoutingPool) -> BTreeSet<CredentialsSecret> {
+    let mirror = pool.spec.mirror.iter().filter_map(|mirror| mirror.credentials_secret.clone());
+    login_secrets(pool).into_iter().chain(mirror).collect()
+}
+
+/// Those of the users and of the monitor: all but the mirror's.
+#[must_use]
+pub fn login_secrets(pool: &PgRoutingPool) -> BTreeSet<CredentialsSecret> {
     let users = match pool.spec.auth.kind {
         AuthType::UserList => pool.spec.auth.users.as_deref().unwrap_or_default(),
         AuthType::Passthrough => &[],

@@ -9,13 +9,18 @@ use k8s_openapi::api::core::v1::{PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource as _, ResourceExt as _};
 use pgrouting_contract::config::{AuthConfig, ServerConfig, UserConfig};
+use pgrouting_contract::mirror::MirrorConfig;
+use pgrouting_crds::spec::credentials::CredentialsSecret;
 use pgrouting_crds::spec::pooling::Pooling;
 use pgrouting_crds::spec::proxy::{DisruptionBudget, ImagePullPolicy};
 use pgrouting_crds::spec::split::Split;
-use pgrouting_crds::spec::{AuthType, BackendsType, CredentialsSecret, PgRoutingPool, PoolService, Stage};
+use pgrouting_crds::spec::{AuthType, BackendsType, PgRoutingPool, PoolService, Stage};
 use sha2::{Digest as _, Sha256};
 
-use crate::resolve::{Credentials, CredentialsFault, ResolvedRefs};
+use crate::resolve::{Credentials, CredentialsFault, ResolvedRefs, login_secrets};
+use crate::validate::mirror::{MirrorLogin, mirror, mirror_faults};
+
+pub mod mirror;
 
 /// A pool whose objects can be built.
 #[derive(Debug, Clone)]
@@ -46,6 +51,8 @@ pub struct ValidatedPool {
     pub stage: Stage,
     /// How reads are told from writes, and where they go.
     pub split: Split,
+    /// Where a copy of the traffic goes, with each proxy's part of its limits.
+    pub mirror: Option<MirrorConfig>,
     /// How connections are shared.
     pub pooling: Pooling,
     /// Each proxy's part of `pooling.maxServerConnections`.
@@ -150,6 +157,7 @@ pub fn validate(
         faults.push("metadata: the object has no name or UID".to_owned());
     }
     let (servers, backend_faults) = servers(pool, refs, &mut faults);
+    mirror_faults(spec, &servers, &mut faults);
     let (Some(owner), true) = (owner, faults.is_empty()) else {
         return Err(InvalidSpec { fault: SpecFault::Field, reasons: faults });
     };
@@ -158,6 +166,8 @@ pub fn validate(
     }
     let (user_files, credential_faults) = user_files(refs);
     let (auth, probe_user) = logins(pool, refs, &user_files);
+    let each = |limit| share(limit, spec.proxy.replicas, refs.live_pods);
+    let (mirror, stage) = mirror(spec, mirror_login(pool, &user_files), refs.previous.as_ref(), each);
     Ok(ValidatedPool {
         name: pool.name_any(),
         namespace: pool.namespace().unwrap_or_default(),
@@ -170,14 +180,11 @@ pub fn validate(
         auth,
         user_files,
         credential_faults,
-        stage: spec.rollout.stage,
+        stage,
         split: spec.split.clone(),
+        mirror,
         pooling: spec.pooling.clone(),
-        server_connections_per_proxy: share(
-            spec.pooling.max_server_connections,
-            spec.proxy.replicas,
-            refs.live_pods,
-        ),
+        server_connections_per_proxy: each(spec.pooling.max_server_connections),
         proxy: ValidatedProxy {
             replicas: spec.proxy.replicas,
             image,
@@ -330,12 +337,8 @@ fn logins(
     refs: &ResolvedRefs,
     user_files: &[UserFiles],
 ) -> (ValidatedAuth, Option<UserConfig>) {
-    let is_known = |reference: &CredentialsSecret| {
-        let stem = file_stem(reference);
-        user_files.iter().any(|user| user.stem == stem)
-    };
     if let Some(previous) = &refs.previous
-        && !refs.credentials.keys().all(is_known)
+        && !login_secrets(pool).iter().all(|reference| is_known(reference, user_files))
     {
         let auth = match &previous.auth {
             AuthConfig::Passthrough {} => ValidatedAuth::Passthrough,
@@ -351,6 +354,22 @@ fn logins(
         }
     };
     (auth, pool.spec.backends.probe.credentials_secret.as_ref().map(user))
+}
+
+/// Who the proxies log in as at the mirror.
+fn mirror_login(pool: &PgRoutingPool, user_files: &[UserFiles]) -> MirrorLogin {
+    match pool.spec.mirror.as_ref().and_then(|mirror| mirror.credentials_secret.as_ref()) {
+        None => MirrorLogin::OwnRoles,
+        Some(reference) if is_known(reference, user_files) => {
+            MirrorLogin::User(user_config(&file_stem(reference)))
+        }
+        Some(_) => MirrorLogin::Unseen,
+    }
+}
+
+fn is_known(reference: &CredentialsSecret, user_files: &[UserFiles]) -> bool {
+    let stem = file_stem(reference);
+    user_files.iter().any(|user| user.stem == stem)
 }
 
 fn last_good(refs: &ResolvedRefs, stem: &str) -> Option<Credentials> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 32] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 33] = [
     ("names", &[], &[]),
     ("settings", &[], &[]),
     ("metrics", &[], &[]),
@@ -17,7 +17,8 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 32] = [
     ("watches", &["metrics"], &[]),
     ("dns", &[], &[]),
     ("resolve", &["dns", "names"], &["crds", "contract"]),
-    ("validate", &["resolve"], &["crds", "contract"]),
+    ("validate/mirror", &[], &["crds", "contract"]),
+    ("validate", &["resolve", "validate/mirror"], &["crds", "contract"]),
     ("desired/labels", &["names", "validate"], &[]),
     ("desired/secret", &["names", "validate", "certificates", "desired/labels"], &["contract"]),
     ("desired/config_map", &["names", "validate", "desired/labels", "desired/secret"], &["crds", "contract"]),
@@ -102,9 +103,10 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 32] = [
 ];
 
 /// Steps without I/O: no client, no async, no clock.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "names",
     "validate",
+    "validate/mirror",
     "desired",
     "desired/labels",
     "desired/config_map",

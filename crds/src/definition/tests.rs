@@ -54,8 +54,31 @@ fn defaults_are_complete_so_that_rules_can_read_them() {
     assert_eq!(spec["rollout"]["default"], serde_json::json!({"stage": "PoolingOnly"}));
     assert_eq!(spec["split"]["default"]["maxPercent"], 100);
     assert_eq!(spec["split"]["default"]["catalogInterval"], "15s");
+    // A mirror is there or is not: its members have defaults, it has none.
+    let mirror = &spec["mirror"];
+    assert_eq!(mirror.get("default"), None);
+    assert_eq!(mirror["properties"]["target"]["properties"]["port"]["default"], 5432);
+    assert_eq!(mirror["properties"]["queueBytes"]["default"], 1_048_576);
+    assert_eq!(mirror["properties"]["budgetBytes"]["default"], 67_108_864);
+    assert_eq!(mirror["properties"]["transactionTimeout"]["default"], "30s");
+    assert_eq!(mirror["properties"]["statements"]["default"], "ReadsOnly");
     assert_eq!(spec["proxy"]["default"]["replicas"], 2);
     assert_eq!(spec["proxy"]["properties"]["drainTimeout"]["default"], "1m");
+}
+
+#[test]
+fn rules_on_the_mirror_stand_on_the_spec() {
+    let schema = spec_schema();
+    let rules = &schema["properties"]["spec"]["x-kubernetes-validations"];
+    let said: Vec<_> = rules
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rule| (rule["fieldPath"].as_str().unwrap(), rule["message"].as_str().unwrap()))
+        .collect();
+    assert_eq!(said[0], (".rollout.stage", "stage Mirror needs spec.mirror"));
+    assert_eq!(said[1].0, ".mirror.target");
+    assert!(said[1].1.starts_with("the mirror must be another database than the pool's own"), "{said:?}");
 }
 
 #[test]
@@ -101,7 +124,7 @@ fn older_definition_lacks_what_is_new_and_a_newer_one_lacks_nothing() {
     let ours = definition().unwrap();
     assert_eq!(missing_parts(&ours).unwrap(), [""; 0]);
     let mut newer = ours.clone();
-    newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["mirror"] =
+    newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["audit"] =
         serde_json::json!({"type": "object"});
     assert_eq!(missing_parts(&newer).unwrap(), [""; 0]);
     let mut older = ours;
@@ -111,6 +134,8 @@ fn older_definition_lacks_what_is_new_and_a_newer_one_lacks_nothing() {
     spec["pooling"]["properties"]["mode"]["enum"] = serde_json::json!(["Transaction"]);
     spec["rollout"]["properties"]["stage"]["enum"] = serde_json::json!(["PoolingOnly"]);
     spec.as_object_mut().unwrap().remove("split");
+    spec["mirror"]["properties"]["statements"]["enum"] = serde_json::json!(["ReadsOnly"]);
+    spec["mirror"]["properties"].as_object_mut().unwrap().remove("parameters");
     let server =
         &mut spec["backends"]["properties"]["static"]["properties"]["servers"]["items"]["properties"];
     server.as_object_mut().unwrap().remove("zone");
@@ -118,9 +143,13 @@ fn older_definition_lacks_what_is_new_and_a_newer_one_lacks_nothing() {
         missing_parts(&older).unwrap(),
         [
             "spec.backends.static.servers[].zone",
+            "spec.mirror.parameters",
+            "spec.mirror.statements=RolledBackWrites",
+            "spec.mirror.statements=All",
             "spec.pooling.mode=Session",
             "spec.pooling.serverIdleTimeout",
             "spec.rollout.stage=Split",
+            "spec.rollout.stage=Mirror",
             "spec.split"
         ]
     );

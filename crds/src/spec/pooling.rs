@@ -72,7 +72,7 @@ impl Default for Pooling {
     }
 }
 
-fn settings_schema(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn settings_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": 64,

@@ -23,6 +23,20 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
         (json!({"split": {"maxStaleness": "1ms"}}), "maxStaleness must be at least 50ms"),
         (json!({"split": {"ejectLag": "1ms"}}), "ejectLag must be at least 100ms"),
         (json!({"split": {"maxPercent": 101}}), "spec.split.maxPercent"),
+        (json!({"rollout": {"stage": "Mirror"}}), "stage Mirror needs spec.mirror"),
+        (
+            json!({"mirror": {"target": {"host": "pg-a"}}}),
+            "the mirror must be another database than the pool's own",
+        ),
+        (json!({"mirror": {"target": {"host": "m"}, "maxPercent": 101}}), "spec.mirror.maxPercent"),
+        (
+            json!({"mirror": {"target": {"host": "m"}, "queueBytes": 9, "budgetBytes": 8}}),
+            "queueBytes must be at most budgetBytes",
+        ),
+        (
+            json!({"mirror": {"target": {"host": "m"}, "transactionTimeout": "1ms"}}),
+            "transactionTimeout must be at least 10ms",
+        ),
         (json!({"pooling": {"checkoutTimeout": "1d"}}), "spec.pooling.checkoutTimeout"),
         (json!({"backends": {"type": "Services"}}), "set exactly the member that type names"),
         (json!({"backends": {"type": "Dns"}}), "set exactly the member that type names"),

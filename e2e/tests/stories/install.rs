@@ -81,11 +81,12 @@ async fn columns_say_how_the_pool_is(story: &Story, pool: &str) -> Result<()> {
     let header: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(
         header,
-        ["NAME", "READY", "STAGE", "TARGET", "SPLIT%", "PROXIES", "PRIMARY", "REPLICAS", "AGE"]
+        ["NAME", "READY", "STAGE", "TARGET", "SPLIT%", "MIRROR%", "PROXIES", "PRIMARY", "REPLICAS", "AGE"]
     );
     let row: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(row.get(..6), Some(&[pool, "True", "PoolingOnly", "PoolingOnly", "0", "2/2"][..]), "{table}");
-    assert_eq!(row.get(7), Some(&"2/2"), "both standbys are up: {table}");
+    let expected = [pool, "True", "PoolingOnly", "PoolingOnly", "0", "0", "2/2"];
+    assert_eq!(row.get(..7), Some(&expected[..]), "{table}");
+    assert_eq!(row.get(8), Some(&"2/2"), "both standbys are up: {table}");
     let wide = story.cluster.kubectl(&["-n", namespace, "get", "pgrp", pool, "-o", "wide"]).await?;
     println!("{wide}");
     Ok(())

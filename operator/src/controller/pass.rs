@@ -189,7 +189,10 @@ fn build(pool: &PgRoutingPool, refs: &ResolvedRefs, proxy_image: &str) -> Result
     match desired(&validated, refs, generation_in_status, Timestamp::now()) {
         Ok(objects) => Ok(Ok((validated, objects))),
         Err(DesiredError::Document(invalid)) => {
-            let is_parameter = invalid.reasons.iter().all(|reason| reason.starts_with("pooling.parameters"));
+            let is_parameter = |reason: &String| {
+                ["pooling.parameters", "mirror.parameters"].iter().any(|path| reason.starts_with(path))
+            };
+            let is_parameter = invalid.reasons.iter().all(is_parameter);
             let reasons = invalid.reasons.iter().map(|reason| format!("spec.{reason}")).collect();
             Ok(Err(if is_parameter {
                 SpecVerdict::InvalidParameter(reasons)

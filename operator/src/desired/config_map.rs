@@ -70,6 +70,7 @@ pub fn document(
         stage: match pool.stage {
             spec::Stage::PoolingOnly => Stage::PoolingOnly,
             spec::Stage::Split => Stage::Split,
+            spec::Stage::Mirror => Stage::Mirror,
         },
         split: split_config(&pool.split),
         process: process(),
@@ -100,7 +101,7 @@ pub fn document(
             parameters: pool.pooling.parameters.clone(),
             ..PoolingConfig::default()
         },
-        mirror: None,
+        mirror: pool.mirror.clone(),
         peers: Some(peers(pool)),
         drain_timeout: duration_text(pool.proxy.drain_timeout),
     };

@@ -2,6 +2,7 @@
 
 use pgrouting_contract::config::{Generation, ProxyConfig};
 use pgrouting_contract::duration::DurationText;
+use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
 use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 use serde_json::{Value, json};
@@ -35,6 +36,12 @@ fn servers_limits_users_and_settings_leave_the_pod_template_byte_for_byte() {
             format!("{SMALL}rollout: {{stage: Split}}\nsplit: {{maxPercent: 7, primaryTables: [jobs]}}"),
         ),
         ("settings", format!("{SMALL}pooling: {{parameters: {{statement_timeout: 30s}}}}")),
+        (
+            "mirror",
+            format!(
+                "{SMALL}rollout: {{stage: Mirror}}\nmirror: {{target: {{host: m}}, credentialsSecret: {{name: m}}}}"
+            ),
+        ),
         ("replicas", format!("{SMALL}proxy: {{replicas: 9}}")),
         ("budget", format!("{SMALL}proxy: {{disruption: {{budget: None}}}}")),
         ("services", format!("{SMALL}service: {{type: NodePort, port: 6432, endpoints: [Primary]}}")),
@@ -284,6 +291,59 @@ fn pool_that_says_nothing_of_the_split_has_the_defaults_of_the_proxy() {
     let config = built(SMALL).document.config;
     assert_eq!(config.stage, Stage::PoolingOnly);
     assert_eq!(config.split, SplitConfig::default());
+}
+
+#[test]
+fn section_on_the_mirror_is_in_the_document_field_by_field_whatever_the_stage() {
+    for (stage, expected) in
+        [("PoolingOnly", Stage::PoolingOnly), ("Split", Stage::Split), ("Mirror", Stage::Mirror)]
+    {
+        let objects = built(&format!(
+            "{SMALL}
+rollout: {{stage: {stage}}}
+mirror:
+  target: {{host: pg-new.pg, port: 6432, database: next}}
+  credentialsSecret: {{name: mirror, usernameKey: u, passwordKey: p}}
+  maxPercent: 30
+  statements: RolledBackWrites
+  queueBytes: 4096
+  budgetBytes: 8192
+  maxConnections: 9
+  transactionTimeout: 2s
+  parameters: {{jit: 'off'}}
+"
+        ));
+        let config = objects.document.config;
+        let user = config.mirror.as_ref().unwrap().user.clone().unwrap();
+        let users = objects.users.data.unwrap();
+        let file = user.password_file.as_deref().unwrap().strip_prefix("/etc/pgrouting/users/").unwrap();
+        assert_eq!(users[file].0, b"p", "{stage}");
+        assert_eq!(config.stage, expected);
+        assert_eq!(
+            config.mirror.unwrap(),
+            MirrorConfig {
+                database: Some("next".to_owned()),
+                user: Some(user),
+                percent: 30,
+                statements: MirrorStatements::RolledBackWrites,
+                queue_bytes: 4096,
+                budget_bytes: 8192,
+                // Two proxies share nine.
+                max_connections: 4,
+                transaction_timeout: DurationText::from_secs(2),
+                parameters: [("jit".to_owned(), "off".to_owned())].into(),
+                ..MirrorConfig::at("pg-new.pg".to_owned(), 6432)
+            }
+        );
+    }
+}
+
+#[test]
+fn pool_without_a_mirror_has_none_and_a_bare_one_has_the_defaults_of_the_proxy() {
+    assert_eq!(built(SMALL).document.config.mirror, None);
+    let bare = built(&format!("{SMALL}mirror: {{target: {{host: m}}}}")).document.config;
+    assert_eq!(bare.stage, Stage::PoolingOnly);
+    assert_eq!(bare.mirror, Some(MirrorConfig::at("m".to_owned(), 5432)));
 }
 
 fn generation(previous: Option<&ProxyConfig>, in_status: u64, foreign: u64, spec: &str) -> u64 {

@@ -17,14 +17,19 @@ pub fn rollout(before: Option<&PgRoutingPoolStatus>, found: &Found<'_>) -> Optio
     let (applied, total) = found.observation.applied_of_total();
     if total == 0 || applied < total {
         let before = before.and_then(|status| status.rollout.clone());
-        return Some(before.unwrap_or(RolloutStatus { stage: Stage::PoolingOnly, split_percent: 0 }));
+        let nothing = RolloutStatus { stage: Stage::PoolingOnly, split_percent: 0, mirror_percent: 0 };
+        return Some(before.unwrap_or(nothing));
     }
     let stage = stage_of(config);
     let split_percent = match (stage, config.pooling.mode) {
-        (Stage::PoolingOnly, _) | (Stage::Split, PoolMode::Session) => 0,
-        (Stage::Split, PoolMode::Transaction) => i32::from(config.split.percent),
+        (Stage::PoolingOnly, _) | (Stage::Split | Stage::Mirror, PoolMode::Session) => 0,
+        (Stage::Split | Stage::Mirror, PoolMode::Transaction) => i32::from(config.split.percent),
     };
-    Some(RolloutStatus { stage, split_percent })
+    let mirror_percent = match stage {
+        Stage::PoolingOnly | Stage::Split => 0,
+        Stage::Mirror => config.mirror.as_ref().map_or(0, |mirror| i32::from(mirror.percent)),
+    };
+    Some(RolloutStatus { stage, split_percent, mirror_percent })
 }
 
 /// The condition SplitActive, given the rollout as it is in effect.
@@ -33,7 +38,7 @@ pub fn split_active(found: &Found<'_>, rollout: Option<&RolloutStatus>) -> Findi
     let (Some(document), Some(rollout)) = (found.document, rollout) else {
         return finding(Unknown, Reason::Reconciling, "no document yet: see condition Ready");
     };
-    if stage_of(&document.config) != found.target {
+    if splits(stage_of(&document.config)) != splits(found.target) {
         let message = format!(
             "the spec has not come into effect, the stage is still {}: see condition Ready",
             rollout.stage.as_str()
@@ -55,7 +60,7 @@ pub fn split_active(found: &Found<'_>, rollout: Option<&RolloutStatus>) -> Findi
     if applied < total {
         let message = format!(
             "{applied} of {total} proxies have acknowledged the stage {}: see condition ConfigApplied for the others",
-            found.target.as_str()
+            stage_of(&document.config).as_str()
         );
         return finding(False, Reason::ConfigNotApplied, message);
     }
@@ -126,10 +131,20 @@ fn finding(status: ConditionStatus, reason: Reason, message: impl Into<String>) 
     Finding::new(ConditionType::SplitActive, status, reason, message)
 }
 
-/// Traffic is split at every later stage too.
-fn stage_of(config: &ProxyConfig) -> Stage {
+/// The stage of a document, in the words of the API.
+#[must_use]
+pub fn stage_of(config: &ProxyConfig) -> Stage {
     match config.stage {
         stage::Stage::PoolingOnly => Stage::PoolingOnly,
-        stage::Stage::Split | stage::Stage::Mirror => Stage::Split,
+        stage::Stage::Split => Stage::Split,
+        stage::Stage::Mirror => Stage::Mirror,
+    }
+}
+
+/// Traffic is split at every later stage too.
+const fn splits(stage: Stage) -> bool {
+    match stage {
+        Stage::PoolingOnly => false,
+        Stage::Split | Stage::Mirror => true,
     }
 }
