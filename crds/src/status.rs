@@ -44,6 +44,9 @@ pub struct PgRoutingPoolStatus {
     /// How far the pool has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
+    /// What comes of the copied traffic; absent without spec.mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<MirrorStatus>,
 }
 
 /// One condition.
@@ -223,6 +226,78 @@ pub struct RolloutStatus {
     /// The share of sessions whose transactions are copied, in percent.
     #[serde(default)]
     pub mirror_percent: i32,
+}
+
+/// What comes of the copied traffic. Each figure is the sum of what the proxies that are there have counted since they
+/// started or the mirror was changed.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct MirrorStatus {
+    /// Where it goes, as `host:port`.
+    pub target: String,
+    /// Whether it is sent: the worst that a proxy says.
+    pub state: MirrorState,
+    /// Transactions of sessions that are copied.
+    #[serde(default)]
+    pub offered: i64,
+    /// Those that were run there to their end.
+    #[serde(default)]
+    pub mirrored: i64,
+    /// Those that were to be run there and were not.
+    #[serde(default)]
+    pub dropped: i64,
+    /// Those that are not of the kind that is copied.
+    #[serde(default)]
+    pub skipped: i64,
+    /// Requests whose two answers were compared.
+    #[serde(default)]
+    pub compared: i64,
+    /// Those whose answers differ in more than the order of rows.
+    #[serde(default)]
+    pub differing: i64,
+    /// Errors there that were none here.
+    #[serde(default)]
+    pub errors: i64,
+    /// The time that compared requests took here, in microseconds.
+    #[serde(default)]
+    pub source_micros: i64,
+    /// The time that they took there.
+    #[serde(default)]
+    pub mirror_micros: i64,
+    /// With statements All: since when rows there may differ because a transaction was left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    pub diverged_since: Option<Time>,
+    /// The last failure to run a transaction there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+    /// When the figures were taken. It stays while they do, and they are taken twice a minute at most.
+    #[schemars(schema_with = "time_schema")]
+    pub taken_at: Time,
+}
+
+/// Whether copied traffic is sent.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MirrorState {
+    /// By every proxy.
+    Running,
+    /// By some proxy not, since the stage or the share says no.
+    Off,
+    /// By some proxy not, since the other database failed too often.
+    Broken,
+}
+
+impl MirrorState {
+    /// The word as it stands in the status.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "Running",
+            Self::Off => "Off",
+            Self::Broken => "Broken",
+        }
+    }
 }
 
 fn time_schema(_: &mut SchemaGenerator) -> Schema {

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
-use pgrouting_crds::status::{ConditionStatus, PgRoutingPoolStatus, PoolCondition, ServerState};
+use pgrouting_crds::status::{ConditionStatus, MirrorState, PgRoutingPoolStatus, PoolCondition, ServerState};
 
 /// The longest note that the API server takes, in bytes.
 const NOTE_BYTES_MAX: usize = 1000;
@@ -45,6 +45,7 @@ pub fn events_between(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoo
     events.extend(config_applied(before, after));
     events.extend(primary_changed(before, after));
     events.extend(servers_changed(before, after));
+    events.extend(mirror_runs_again(before, after));
     events
 }
 
@@ -118,6 +119,18 @@ fn servers_changed<'a>(
                 server.name, server.address, then.state, server.state
             ),
         })
+    })
+}
+
+/// That it broke is told by its condition.
+fn mirror_runs_again(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolStatus) -> Option<PoolEvent> {
+    let then = before?.mirror.as_ref()?;
+    let now = after.mirror.as_ref()?;
+    ((then.state, now.state) == (MirrorState::Broken, MirrorState::Running)).then(|| PoolEvent {
+        is_warning: false,
+        reason: "MirrorRunning".to_owned(),
+        action: "Mirror".to_owned(),
+        note: format!("copies are sent to {} again", now.target),
     })
 }
 

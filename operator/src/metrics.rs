@@ -142,13 +142,14 @@ impl Metrics {
 }
 
 /// The types of conditions that have a series.
-pub const POOL_CONDITIONS: [&str; 7] = [
+pub const POOL_CONDITIONS: [&str; 8] = [
     "Ready",
     "ConfigAccepted",
     "ConfigApplied",
     "BackendsHealthy",
     "CredentialsValid",
     "SplitActive",
+    "MirrorHealthy",
     "Stalled",
 ];
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
 use pgrouting_contract::config::ServerConfig;
+use pgrouting_contract::mirror::MirrorState;
 use pgrouting_contract::report::{
     ConfigAnswer, ConfigOutcome, CredentialReport, CredentialState, Health, ProxyReport, Role, Rotation,
 };
@@ -20,8 +21,11 @@ use pgrouting_crds::status::{ServerRole, ServerState};
 
 use crate::desired::config_map::Document;
 use crate::names::{ADMIN_PORT, PoolNames};
+use crate::observe::mirror::{MirrorView, mirror_view};
 use crate::proxies::{Patience, ProxyAddress, ProxyAnswer};
 use crate::resolve::phase;
+
+pub mod mirror;
 
 /// A pod that does not answer may have just been started; after this it is a finding.
 const START_TIME: Duration = Duration::from_secs(60);
@@ -37,6 +41,8 @@ pub struct Observation {
     pub pods: Vec<PodState>,
     /// Each server of the document.
     pub servers: Vec<ServerView>,
+    /// What comes of the copied traffic, where some proxy says.
+    pub mirror: Option<MirrorView>,
     /// Why the first pod that has not started waits, as kubelet says.
     pub waiting: Option<String>,
     /// Proxies whose reports count.
@@ -165,6 +171,7 @@ pub fn observe(
             })
             .collect(),
         servers: servers.iter().map(|server| server_view(server, &reports)).collect(),
+        mirror: document.and_then(|document| mirror_view(&document.config, &reports)),
         waiting: pods.iter().find_map(|pod| waiting(pod)),
         reports: reports.len(),
         bad_credentials: bad_credentials(&reports),
@@ -319,9 +326,11 @@ impl Observation {
             PodSync::Applied | PodSync::Unreachable { .. } => false,
         });
         let is_probing = self.reports > 0 && self.servers.iter().any(|server| !server.is_probed);
+        let is_off = |mirror: &MirrorView| mirror.is_wanted && mirror.state == MirrorState::Off;
         let has_primary = self.servers.iter().any(|server| server.role == ServerRole::Primary);
         is_syncing
             || is_probing
+            || self.mirror.as_ref().is_some_and(is_off)
             || !self.bad_credentials.is_empty()
             || (self.reports > 0 && !has_primary)
             || (self.ready_replicas != replicas_wanted && !self.has_unreachable())

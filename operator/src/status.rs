@@ -21,11 +21,13 @@ use crate::resolve::API_TIMEOUT;
 use crate::status::condition::{ConditionType, Finding, Reason, set_condition, whole_seconds};
 use crate::status::findings::findings;
 use crate::status::found::Found;
+use crate::status::mirror::mirror_status;
 use crate::status::rollout::rollout;
 
 pub mod condition;
 pub mod findings;
 pub mod found;
+pub mod mirror;
 pub mod rollout;
 
 const OUT_OF_SYNC_SHOWN: usize = 10;
@@ -41,7 +43,8 @@ pub fn status(
     let mut conditions: Vec<PoolCondition> =
         before.map(|status| status.conditions.clone()).unwrap_or_default();
     let rollout = rollout(before, found);
-    for finding in findings(found, rollout.as_ref()) {
+    let mirror = mirror_status(before, found, now);
+    for finding in findings(found, rollout.as_ref(), mirror.as_ref()) {
         set_condition(&mut conditions, finding, found.generation, now);
     }
     PgRoutingPoolStatus {
@@ -58,6 +61,7 @@ pub fn status(
         }),
         backends: backends(before, found, now),
         rollout,
+        mirror,
     }
 }
 

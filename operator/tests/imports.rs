@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 33] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 35] = [
     ("names", &[], &[]),
     ("settings", &[], &[]),
     ("metrics", &[], &[]),
@@ -32,13 +32,31 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 33] = [
     ("desired", &["certificates", "resolve", "validate", "desired/config_map"], &["contract"]),
     ("apply", &["names", "metrics", "resolve", "desired", "desired/config_map"], &[]),
     ("proxies", &["metrics", "certificates", "desired/config_map"], &["contract"]),
-    ("observe", &["names", "resolve", "desired/config_map", "proxies"], &["crds", "contract"]),
+    ("observe/mirror", &[], &["contract"]),
+    (
+        "observe",
+        &["names", "resolve", "desired/config_map", "proxies", "observe/mirror"],
+        &["crds", "contract"],
+    ),
     ("status/condition", &[], &["crds"]),
     ("status/found", &["resolve", "desired/config_map", "apply", "observe"], &["crds"]),
     ("status/rollout", &["status/condition", "status/found"], &["crds", "contract"]),
     (
+        "status/mirror",
+        &["observe/mirror", "status/condition", "status/found", "status/rollout"],
+        &["crds", "contract"],
+    ),
+    (
         "status/findings",
-        &["resolve", "apply", "observe", "status/condition", "status/found", "status/rollout"],
+        &[
+            "resolve",
+            "apply",
+            "observe",
+            "status/condition",
+            "status/found",
+            "status/mirror",
+            "status/rollout",
+        ],
         &["crds", "contract"],
     ),
     (
@@ -50,6 +68,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 33] = [
             "status/condition",
             "status/findings",
             "status/found",
+            "status/mirror",
             "status/rollout",
         ],
         &["crds"],
@@ -103,7 +122,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 33] = [
 ];
 
 /// Steps without I/O: no client, no async, no clock.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "names",
     "validate",
     "validate/mirror",
@@ -115,6 +134,7 @@ const PURE: [&str; 12] = [
     "desired/disruption_budget",
     "desired/deployment",
     "status/findings",
+    "status/mirror",
     "status/rollout",
 ];
 

@@ -100,6 +100,28 @@ fn a_server_that_goes_out_of_use_is_told_of_and_when_it_comes_back() {
 }
 
 #[test]
+fn mirror_that_breaks_is_a_warning_and_that_it_runs_again_is_told() {
+    let with = |state: &str, condition: (&str, &str)| {
+        let mut conditions = WELL.to_vec();
+        conditions.push(("MirrorHealthy", condition.0, condition.1));
+        let mut status = status(&conditions, "aaa", Some("pg-0"));
+        let mirror =
+            serde_json::json!({"target": "m:5432", "state": state, "takenAt": "2026-11-29T12:00:00Z"});
+        status.mirror = Some(serde_json::from_value(mirror).unwrap());
+        status
+    };
+    let off = with("Off", ("Unknown", "StageNotMirror"));
+    let running = with("Running", ("True", "Mirroring"));
+    let broken = with("Broken", ("False", "MirrorBroken"));
+    assert_eq!(reasons(Some(&off), &running), [""; 0], "a promotion is no repair");
+    let warning = events_between(Some(&running), &broken);
+    assert_eq!((warning[0].reason.as_str(), warning[0].is_warning), ("MirrorBroken", true));
+    let again = events_between(Some(&broken), &running);
+    assert_eq!((again[0].note.as_str(), again[0].is_warning), ("copies are sent to m:5432 again", false));
+    assert_eq!(reasons(Some(&broken), &off), [""; 0]);
+}
+
+#[test]
 fn failover_names_both_servers() {
     let events =
         events_between(Some(&status(&WELL, "aaa", Some("pg-0"))), &status(&WELL, "aaa", Some("pg-1")));

@@ -19,6 +19,8 @@ pub enum ConditionType {
     CredentialsValid,
     /// Reads go to replicas.
     SplitActive,
+    /// Copies of the traffic are sent and answered.
+    MirrorHealthy,
     /// A person is needed.
     Stalled,
 }
@@ -86,6 +88,12 @@ pub enum Reason {
     MaxPercentZero,
     /// No replica takes reads.
     NoReplicas,
+    /// Copies are sent and answered.
+    Mirroring,
+    /// The stage does not copy.
+    StageNotMirror,
+    /// The other database failed too often.
+    MirrorBroken,
 }
 
 impl ConditionType {
@@ -99,6 +107,7 @@ impl ConditionType {
             Self::BackendsHealthy => "BackendsHealthy",
             Self::CredentialsValid => "CredentialsValid",
             Self::SplitActive => "SplitActive",
+            Self::MirrorHealthy => "MirrorHealthy",
             Self::Stalled => "Stalled",
         }
     }
@@ -139,6 +148,9 @@ impl Reason {
             Self::SessionMode => "SessionMode",
             Self::MaxPercentZero => "MaxPercentZero",
             Self::NoReplicas => "NoReplicas",
+            Self::Mirroring => "Mirroring",
+            Self::StageNotMirror => "StageNotMirror",
+            Self::MirrorBroken => "MirrorBroken",
         }
     }
 }

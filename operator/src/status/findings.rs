@@ -2,18 +2,24 @@
 
 use pgrouting_contract::report::CredentialState;
 use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
-use pgrouting_crds::status::{RolloutStatus, ServerRole, ServerState};
+use pgrouting_crds::status::{MirrorStatus, RolloutStatus, ServerRole, ServerState};
 
 use crate::apply::ApplyFault;
 use crate::observe::{Observation, PodSync, ServerView};
 use crate::resolve::CredentialsFault;
 use crate::status::condition::{ConditionType, Finding, Reason};
 use crate::status::found::{Found, SpecVerdict};
+use crate::status::mirror::mirror_healthy;
 use crate::status::rollout::split_active;
 
-/// All conditions of a pool, in the order in which they are shown. `rollout` is what is in effect.
+/// All conditions of a pool, in the order in which they are shown. `rollout` is what is in effect, `mirror` what comes of
+/// the copied traffic.
 #[must_use]
-pub fn findings(found: &Found<'_>, rollout: Option<&RolloutStatus>) -> Vec<Finding> {
+pub fn findings(
+    found: &Found<'_>,
+    rollout: Option<&RolloutStatus>,
+    mirror: Option<&MirrorStatus>,
+) -> Vec<Finding> {
     let backends = backends_healthy(found);
     vec![
         ready(found, &backends),
@@ -22,6 +28,7 @@ pub fn findings(found: &Found<'_>, rollout: Option<&RolloutStatus>) -> Vec<Findi
         backends,
         credentials_valid(found),
         split_active(found, rollout),
+        mirror_healthy(found, rollout, mirror),
         stalled(found),
     ]
 }

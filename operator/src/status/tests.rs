@@ -113,6 +113,7 @@ fn healthy_pool_is_ready_and_every_condition_carries_the_generation() {
             ("BackendsHealthy", "True", "AsExpected", Some(7)),
             ("CredentialsValid", "True", "Valid", Some(7)),
             ("SplitActive", "False", "StagePoolingOnly", Some(7)),
+            ("MirrorHealthy", "Unknown", "StageNotMirror", Some(7)),
             ("Stalled", "False", "AsExpected", Some(7)),
         ]
     );
