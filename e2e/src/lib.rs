@@ -7,6 +7,7 @@ pub mod chart;
 pub mod cluster;
 pub mod ledger;
 pub mod load;
+pub mod pgbench;
 pub mod pool;
 pub mod postgres;
 pub mod reads;

@@ -94,12 +94,7 @@ impl Postgres {
         let user = name.replace('-', "_");
         ensure!(user.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{user:?} is no plain name");
         let login = Login { password: format!("first-password-of-{user}"), user };
-        let primary = self.superuser().await?;
-        let Login { user, password } = &login;
-        primary.batch_execute(&format!("DROP DATABASE IF EXISTS {user} WITH (FORCE)")).await?;
-        primary.batch_execute(&format!("DROP ROLE IF EXISTS {user}")).await?;
-        primary.batch_execute(&format!("CREATE ROLE {user} LOGIN PASSWORD '{password}'")).await?;
-        primary.batch_execute(&format!("CREATE DATABASE {user} OWNER {user}")).await?;
+        make_login_at(&self.superuser().await?, &login).await?;
         Ok(login)
     }
 
@@ -149,6 +144,19 @@ impl Postgres {
         }
         Ok(())
     }
+}
+
+/// Makes a role and its database by a superuser's connection; those of an earlier run are removed before.
+///
+/// # Errors
+/// When the server refuses.
+pub async fn make_login_at(superuser: &Client, login: &Login) -> Result<()> {
+    let Login { user, password } = login;
+    superuser.batch_execute(&format!("DROP DATABASE IF EXISTS {user} WITH (FORCE)")).await?;
+    superuser.batch_execute(&format!("DROP ROLE IF EXISTS {user}")).await?;
+    superuser.batch_execute(&format!("CREATE ROLE {user} LOGIN PASSWORD '{password}'")).await?;
+    superuser.batch_execute(&format!("CREATE DATABASE {user} OWNER {user}")).await?;
+    Ok(())
 }
 
 /// The address of a pod.

@@ -19,6 +19,8 @@ mod idle;
 mod install;
 #[path = "stories/leader.rs"]
 mod leader;
+#[path = "stories/mirror.rs"]
+mod mirror;
 #[path = "stories/operator_gone.rs"]
 mod operator_gone;
 #[path = "stories/password.rs"]

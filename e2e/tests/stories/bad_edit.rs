@@ -57,6 +57,17 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
     pool.patch(json!({"auth": {"users": [{"name": "app"}]}})).await?;
     pool.wait_for("CredentialsValid", True, 30).await?;
 
+    // That of a mirror keeps no one out, and the stage stays as it was.
+    let mirror = json!({"target": {"host": "m"}, "credentialsSecret": {"name": "no-such-mirror"}});
+    pool.patch(json!({"mirror": mirror, "rollout": {"stage": "Mirror"}})).await?;
+    let condition = pool.wait_for("CredentialsValid", False, 30).await?;
+    assert!(condition.message.contains("no-such-mirror"), "{}", condition.message);
+    let condition = pool.wait_for_reason("MirrorHealthy", "ConfigNotApplied", 30).await?;
+    println!("MirrorHealthy={}: {}", condition.status.as_str(), condition.message);
+    pool.wait_for("Ready", True, 30).await?;
+    pool.patch(json!({"mirror": null, "rollout": {"stage": "PoolingOnly"}})).await?;
+    pool.wait_for("CredentialsValid", True, 30).await?;
+
     // What only the document's rules know: a setting that is none.
     pool.patch(json!({"pooling": {"parameters": {"no name": "1"}}})).await?;
     let condition = pool.wait_for("ConfigAccepted", False, 30).await?;
