@@ -43,12 +43,13 @@ pub fn mirror_target(config: &ProxyConfig) -> Option<String> {
     config.mirror.as_ref().map(|mirror| format!("{}:{}", mirror.host, mirror.port))
 }
 
-/// Puts the reports together of those proxies that send to where the document says; nothing where there is none.
+/// Puts the reports together of those proxies that send to where the document says, or have sent nothing yet; nothing where
+/// there is none.
 #[must_use]
 pub fn mirror_view(config: &ProxyConfig, reports: &[&ProxyReport]) -> Option<MirrorView> {
     let target = mirror_target(config)?;
     let all = reports.iter().filter_map(|report| report.mirror.as_ref());
-    let all: Vec<_> = all.filter(|mirror| mirror.target == target).collect();
+    let all: Vec<_> = all.filter(|mirror| mirror.target == target || mirror.target.is_empty()).collect();
     let state = all.iter().map(|mirror| mirror.state).max_by_key(|state| badness(*state))?;
     let sum = |of: fn(&MirrorReport) -> u64| all.iter().map(|mirror| of(mirror)).fold(0, u64::saturating_add);
     let percent = config.mirror.as_ref().map_or(0, |mirror| mirror.percent);

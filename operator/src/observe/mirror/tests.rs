@@ -90,6 +90,13 @@ fn proxy_that_still_sends_elsewhere_does_not_count() {
 }
 
 #[test]
+fn proxy_that_has_sent_nothing_yet_is_off() {
+    let fresh = report(serde_json::to_value(MirrorReport::default()).unwrap());
+    let running = mirror(TARGET, "Running", "", Value::Null);
+    assert_eq!(view(&[running, fresh]).unwrap().state, MirrorState::Off);
+}
+
+#[test]
 fn copies_are_wanted_at_the_stage_mirror_and_a_share_above_nothing() {
     let report = mirror(TARGET, "Off", "", Value::Null);
     for (stage, percent, is_wanted) in [("Split", 100, false), ("Mirror", 0, false), ("Mirror", 1, true)] {
