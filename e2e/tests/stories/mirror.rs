@@ -57,7 +57,7 @@ async fn all_transactions_are_copied_and_clients_never_notice_the_mirror() -> Re
     let mirror = make_tables(&story).await?;
     pool.wait_for("MirrorHealthy", True, 120).await?;
     event_tells(&story, "MirrorRunning").await?;
-    until("rows come in again", SOON, || async {
+    until("rows come in again", SOON * 2, || async {
         Ok(match rows_of_the_load(&mirror).await? {
             0 => Look::NotYet("there are none".to_owned()),
             _ => Look::Done(()),
