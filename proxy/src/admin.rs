@@ -1,7 +1,7 @@
 //! The admin API over HTTP: health, readiness, metrics, report, and new documents.
 //!
 //! `GET /healthz`, `GET /readyz` and `GET /metrics` are served in plain HTTP on `process.probeListen`; `GET /report`
-//! and `PUT /config`, and the others too, on `process.adminListen` to whoever shows a client certificate or the token.
+//! `GET /mirror-report` and `PUT /config`, and the others too, on `process.adminListen` to whoever shows a client certificate or the token.
 //! `POST /cancel` is for peers, whose certificate opens nothing else.
 
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use pgrouting_contract::config::DOCUMENT_BYTES_MAX;
+use pgrouting_contract::mirror::MirrorReport;
 use pgrouting_contract::peers::CANCEL_PATH;
 use pgrouting_contract::report::{
     ClientReport, ConfigOutcome, EPOCH_HEADER, Health, ProxyReport, ProxyState, ReadAfterWrite,
@@ -30,6 +31,8 @@ use crate::config::Source;
 use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::metrics::{Routes, ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
+use crate::mirror::hub::Hub;
+use crate::mirror::tables;
 use crate::route::{Refusal, Why};
 use crate::sites::Sites;
 use crate::transaction::PinReason;
@@ -64,6 +67,8 @@ pub struct Admin {
     pub catalogs: Arc<Catalogs>,
     /// Where clients read after they have written.
     pub sites: Arc<Sites>,
+    /// What came of the copies.
+    pub mirror: Arc<Hub>,
 }
 
 /// Whether clients should be sent here. A primary that is lost later does not count: an empty Service would turn a
@@ -111,6 +116,7 @@ pub fn public_routes(admin: Arc<Admin>) -> Router {
 pub fn admin_routes(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/report", get(report))
+        .route("/mirror-report", get(mirror_report))
         .route("/config", put(put_config))
         .route("/route/explain", post(explain_route))
         .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX + 1))
@@ -149,6 +155,16 @@ async fn report(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response
         return StatusCode::UNAUTHORIZED.into_response();
     }
     Json(report_of(&admin)).into_response()
+}
+
+/// What came of the copies, as a text for people.
+async fn mirror_report(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+    if !is_allowed(&admin, &headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    mirror_of(&admin)
+        .map_or_else(|| "No mirror is configured.\n".to_owned(), |report| tables::text(&report))
+        .into_response()
 }
 
 async fn put_config(State(admin): State<Arc<Admin>>, headers: HeaderMap, document: Bytes) -> Response {
@@ -270,7 +286,7 @@ fn report_of(admin: &Admin) -> ProxyReport {
             .filter(|(_, clients)| *clients > 0)
             .collect(),
         split: split_of(admin),
-        mirror: None,
+        mirror: mirror_of(admin),
         session_state: admin
             .audit
             .entries()
@@ -283,6 +299,12 @@ fn report_of(admin: &Admin) -> ProxyReport {
             })
             .collect(),
     }
+}
+
+/// What came of the copies, where there is a mirror, in effect or not.
+fn mirror_of(admin: &Admin) -> Option<MirrorReport> {
+    admin.control.store.active().config.mirror.as_ref()?;
+    Some(admin.mirror.report())
 }
 
 fn split_of(admin: &Admin) -> SplitReport {
@@ -353,6 +375,11 @@ fn snapshot(admin: &Admin) -> Snapshot {
         cancel_verdicts: CancelVerdict::ALL.iter().map(|verdict| verdict.as_str()).collect(),
         pin_reasons: PinReason::ALL.iter().map(|reason| reason.as_str()).collect(),
         route_reasons: Why::all().map(Why::as_str).collect(),
+        mirror: mirror_of(admin),
+        mirror_times: vec![
+            admin.mirror.ledger.source_seconds.clone(),
+            admin.mirror.ledger.mirror_seconds.clone(),
+        ],
         refusals: Refusal::ALL.iter().map(|refusal| refusal.as_str()).collect(),
     }
 }

@@ -201,7 +201,7 @@ impl CancelRegistry {
 }
 
 /// Sends a request and waits until the server closes: it has sent the signal then.
-async fn deliver(peer: SocketAddr, key: &CancelKey) -> std::io::Result<()> {
+pub async fn deliver(peer: SocketAddr, key: &CancelKey) -> std::io::Result<()> {
     let mut stream = TcpStream::connect(peer).await?;
     let mut packet = Vec::new();
     put_cancel(&mut packet, key);

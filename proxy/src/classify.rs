@@ -18,6 +18,7 @@ pub mod pieces;
 pub mod plain;
 pub mod plpgsql;
 pub mod reading;
+pub mod repeatable;
 pub mod shape;
 pub mod tags;
 pub mod token;

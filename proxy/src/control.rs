@@ -3,7 +3,6 @@
 //! Everything here runs on the control thread: documents that are offered, the files that a document names, and the
 //! sweep of idle connections.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use pgrouting_contract::report::{ConfigAnswer, ConfigOutcome, CredentialReport, 
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
-use crate::auth::users::{Credentials, User};
+use crate::auth::users::{Configured, Credentials, User};
 use crate::cancel::CancelRegistry;
 use crate::config::{ConfigStore, Source};
 use crate::fleet::Fleet;
@@ -45,10 +44,18 @@ struct FileState {
     peers: Option<Result<Vec<u8>, String>>,
 }
 
+/// Whose login a secret is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Client,
+    Probe,
+    Mirror,
+}
+
 /// A user as its files say, or why they do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SecretText {
-    is_probe: bool,
+    whose: Whose,
     text: Result<(String, String), (String, String)>,
 }
 
@@ -131,13 +138,13 @@ impl Control {
         let texts = secrets.clone();
         // Deriving keys takes milliseconds for each user.
         let made = tokio::task::spawn_blocking(move || make_users(&texts, &previous, is_list)).await;
-        let Ok((users, probe, missing)) = made else { return };
-        for report in &missing {
+        let Ok(made) = made else { return };
+        for report in &made.missing {
             warn!(user = report.user, message = report.message, "a credential cannot be read");
         }
-        info!(users = users.len(), "credentials were read");
+        info!(users = made.users.len(), "credentials were read");
         let was_probe_known = self.credentials.probe().is_some();
-        self.credentials.replace(users, probe, missing);
+        self.credentials.replace(made);
         self.lock().secrets = secrets;
         if !was_probe_known && self.credentials.probe().is_some() {
             self.fleet.view().hurries.iter().for_each(|hurry| hurry.notify_one());
@@ -169,11 +176,14 @@ async fn read_secrets(config: &ProxyConfig) -> Vec<SecretText> {
     let mut secrets = Vec::new();
     if let AuthConfig::UserList { users } = &config.auth {
         for user in users {
-            secrets.push(SecretText { is_probe: false, text: read_user(user).await });
+            secrets.push(SecretText { whose: Whose::Client, text: read_user(user).await });
         }
     }
     if let Some(probe) = &config.probe.user {
-        secrets.push(SecretText { is_probe: true, text: read_user(probe).await });
+        secrets.push(SecretText { whose: Whose::Probe, text: read_user(probe).await });
+    }
+    if let Some(user) = config.mirror.as_ref().and_then(|mirror| mirror.user.as_ref()) {
+        secrets.push(SecretText { whose: Whose::Mirror, text: read_user(user).await });
     }
     secrets
 }
@@ -207,17 +217,15 @@ async fn read_shared(path: &Path) -> Result<Vec<u8>, String> {
     Ok(secret)
 }
 
-type MadeUsers = (HashMap<String, Arc<User>>, Option<Arc<User>>, Vec<CredentialReport>);
-
 /// Makes users of texts. One that is unchanged is kept as it is, with all that was learned of it; one whose file
 /// cannot be read is kept too, so that a Secret that is gone for a moment locks nobody out.
-fn make_users(secrets: &[SecretText], previous: &Credentials, is_list: bool) -> MadeUsers {
-    let mut users = HashMap::new();
-    let mut probe = None;
-    let mut missing = Vec::new();
+fn make_users(secrets: &[SecretText], previous: &Credentials, is_list: bool) -> Configured {
+    let Configured { mut users, mut probe, mut mirror, mut missing } = Configured::default();
     for secret in secrets {
-        let known = |name: &str| {
-            if secret.is_probe { previous.probe().filter(|p| p.name == name) } else { previous.user(name) }
+        let known = |name: &str| match secret.whose {
+            Whose::Client => previous.user(name),
+            Whose::Probe => previous.probe().filter(|user| user.name == name),
+            Whose::Mirror => previous.mirror().filter(|user| user.name == name),
         };
         let user = match &secret.text {
             Ok((name, password)) => match known(name) {
@@ -238,17 +246,20 @@ fn make_users(secrets: &[SecretText], previous: &Credentials, is_list: bool) -> 
                 user
             }
         };
-        if secret.is_probe {
-            probe = Some(user);
-        } else {
-            users.insert(user.name.clone(), user);
+        match secret.whose {
+            Whose::Client => {
+                users.insert(user.name.clone(), user);
+            }
+            Whose::Probe => probe = Some(user),
+            Whose::Mirror => mirror = Some(user),
         }
     }
     if probe.is_none() && is_list {
-        let first = secrets.iter().find_map(|s| s.text.as_ref().ok()).map(|(name, _)| name);
+        let clients = secrets.iter().filter(|s| s.whose == Whose::Client);
+        let first = clients.filter_map(|s| s.text.as_ref().ok()).map(|(name, _)| name).next();
         probe = first.and_then(|name| users.get(name)).cloned();
     }
-    (users, probe, missing)
+    Configured { users, probe, mirror, missing }
 }
 
 #[cfg(test)]
@@ -256,17 +267,21 @@ mod tests {
     use super::*;
 
     fn secret(name: &str, password: &str) -> SecretText {
-        SecretText { is_probe: false, text: Ok((name.to_owned(), password.to_owned())) }
+        SecretText { whose: Whose::Client, text: Ok((name.to_owned(), password.to_owned())) }
     }
 
     #[test]
     fn an_unchanged_user_is_kept_and_a_changed_one_knows_its_old_password() {
         let credentials = Credentials::default();
-        let (users, probe, _) = make_users(&[secret("a", "1"), secret("b", "1")], &credentials, true);
-        assert_eq!(probe.as_ref().map(|p| p.name.as_str()), Some("a"), "the first user is the monitor's");
-        let before = users["a"].clone();
-        credentials.replace(users, probe, Vec::new());
-        let (users, _, _) = make_users(&[secret("a", "1"), secret("b", "2")], &credentials, true);
+        let made = make_users(&[secret("a", "1"), secret("b", "1")], &credentials, true);
+        assert_eq!(
+            made.probe.as_ref().map(|p| p.name.as_str()),
+            Some("a"),
+            "the first user is the monitor's"
+        );
+        let before = made.users["a"].clone();
+        credentials.replace(made);
+        let Configured { users, .. } = make_users(&[secret("a", "1"), secret("b", "2")], &credentials, true);
         assert!(Arc::ptr_eq(&users["a"], &before));
         assert_eq!(users["b"].verifiers().len(), 2);
     }
@@ -274,10 +289,10 @@ mod tests {
     #[test]
     fn a_user_whose_file_is_gone_for_a_moment_is_kept_and_reported() {
         let credentials = Credentials::default();
-        let (users, probe, _) = make_users(&[secret("a", "1")], &credentials, true);
-        credentials.replace(users, probe, Vec::new());
-        let gone = SecretText { is_probe: false, text: Err(("a".to_owned(), "no such file".to_owned())) };
-        let (users, _, missing) = make_users(&[gone], &credentials, true);
+        credentials.replace(make_users(&[secret("a", "1")], &credentials, true));
+        let gone =
+            SecretText { whose: Whose::Client, text: Err(("a".to_owned(), "no such file".to_owned())) };
+        let Configured { users, missing, .. } = make_users(&[gone], &credentials, true);
         assert!(users.contains_key("a"));
         assert_eq!(missing[0].state, CredentialState::Missing);
     }

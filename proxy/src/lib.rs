@@ -11,6 +11,7 @@ pub mod topology;
 
 pub mod election;
 pub mod fleet;
+pub mod mirror;
 pub mod pool;
 pub mod server;
 

@@ -19,6 +19,8 @@ use pgrouting_proxy::control::Control;
 use pgrouting_proxy::fleet::Fleet;
 use pgrouting_proxy::listener::{self, Accepted};
 use pgrouting_proxy::metrics::WorkerMetrics;
+use pgrouting_proxy::mirror::hub::Hub;
+use pgrouting_proxy::mirror::service::Service;
 use pgrouting_proxy::peers::Peers;
 use pgrouting_proxy::roles::Roles;
 use pgrouting_proxy::route::Access;
@@ -114,7 +116,9 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     control.refresh_secrets().await;
     let (audit, sites) = (Arc::default(), Arc::default());
     let catalogs = Catalogs::new(Arc::clone(&fleet), Arc::clone(&credentials), settings.none());
+    let mirror = Arc::<Hub>::default();
     let context = Arc::new(Context {
+        mirror: Arc::clone(&mirror),
         zone: std::env::var("PGROUTING_ZONE").ok().filter(|zone| !zone.is_empty()),
         roles: Roles::new(Arc::clone(&credentials), settings.none()),
         cancels: Arc::clone(&cancels),
@@ -134,6 +138,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         secret: rand::random(),
     });
     let threads = Threads::start(&process, &context)?;
+    let copies = start_mirror(Arc::clone(&mirror), &context)?;
     let own = Arc::new(WorkerMetrics::default());
     let admin = Arc::new(Admin {
         control: Arc::clone(&control),
@@ -145,6 +150,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         audit,
         catalogs,
         sites,
+        mirror,
     });
     sockets.serve(&process, &admin, &threads)?;
     tokio::spawn(watch_primary(Arc::clone(&admin)));
@@ -152,7 +158,27 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     tokio::spawn(async move { background.run().await });
     info!(listen = process.listen, generation = active.config.generation.0, "serving");
     wait_for_stop(&control).await?;
-    stop(&admin, threads, drain_timeout).await
+    let stopped = stop(&admin, threads, drain_timeout).await;
+    copies.cancel();
+    stopped
+}
+
+/// Starts the thread that runs the copies of transactions; it ends when the token is cancelled.
+fn start_mirror(hub: Arc<Hub>, context: &Context) -> anyhow::Result<CancellationToken> {
+    let service = Service {
+        hub,
+        views: context.fleet.subscribe(),
+        credentials: Arc::clone(&context.credentials),
+        identities: Arc::clone(&context.identities),
+        settings: context.settings.none(),
+    };
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new()
+        .name("mirror".to_owned())
+        .spawn(move || runtime.block_on(service.run(stopped)))?;
+    Ok(stop)
 }
 
 /// Notes when a primary has been found for the first time.

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prometheus::{Encoder as _, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use pgrouting_contract::mirror::{MirrorReport, MirrorState};
+use prometheus::{
+    Encoder as _, Histogram, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 /// Kinds of errors, by the index of `ErrorKind`.
 const ERROR_KINDS: usize = 4;
@@ -139,6 +142,10 @@ pub struct Snapshot {
     pub route_reasons: Vec<&'static str>,
     /// Names of what replicas refuse in index order.
     pub refusals: Vec<&'static str>,
+    /// What came of the copies of transactions, where there is a mirror.
+    pub mirror: Option<MirrorReport>,
+    /// Times of requests here and there.
+    pub mirror_times: Vec<Histogram>,
 }
 
 /// What a scrape shows of one server.
@@ -180,6 +187,7 @@ pub fn render(
     counters(&registry, workers, snapshot)?;
     routes(&registry, workers, snapshot)?;
     servers(&registry, snapshot)?;
+    mirror(&registry, snapshot)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
@@ -328,6 +336,74 @@ fn routes(
     )?;
     stale.inc_by(total(workers, |w| &w.forecast_stale));
     registry.register(Box::new(stale))
+}
+
+/// What came of the copies of transactions.
+fn mirror(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    let Some(report) = &snapshot.mirror else { return Ok(()) };
+    let state = gauges(
+        registry,
+        "pgrouting_proxy_mirror_state",
+        "Whether transactions are copied: 1 for the state that it is, as in the report.",
+        &["state"],
+    )?;
+    for known in MirrorState::ALL {
+        state.with_label_values(&[known.as_str()]).set(i64::from(known == report.state));
+    }
+    let queued = IntGauge::new("pgrouting_proxy_mirror_queued_bytes", "Copies that wait, in bytes.")?;
+    queued.set(i64::try_from(report.queued_bytes).unwrap_or(i64::MAX));
+    registry.register(Box::new(queued))?;
+    let diverged = IntGauge::new(
+        "pgrouting_proxy_mirror_diverged",
+        "Whether a write was left out, so that rows may differ: 1 if so.",
+    )?;
+    diverged.set(i64::from(report.diverged_since.is_some()));
+    registry.register(Box::new(diverged))?;
+    let numbers: [(&str, &str, u64); 2] = [
+        ("pgrouting_proxy_mirror_offered_total", "Transactions of sessions that are copied.", report.offered),
+        ("pgrouting_proxy_mirror_mirrored_total", "Those that were run at the mirror.", report.mirrored),
+    ];
+    for (name, help, number) in numbers {
+        let counter = prometheus::IntCounter::new(name, help)?;
+        counter.inc_by(number);
+        registry.register(Box::new(counter))?;
+    }
+    let arrays = [
+        (
+            "pgrouting_proxy_mirror_dropped_total",
+            "Those that should have been and were not.",
+            "cause",
+            &report.dropped,
+        ),
+        (
+            "pgrouting_proxy_mirror_skipped_total",
+            "Those of a kind that is not copied.",
+            "cause",
+            &report.skipped,
+        ),
+        (
+            "pgrouting_proxy_mirror_compared_total",
+            "Requests, by what the two answers are to each other.",
+            "verdict",
+            &report.verdicts,
+        ),
+        (
+            "pgrouting_proxy_mirror_errors_total",
+            "Errors at the mirror and none, or another one, here.",
+            "sqlstate",
+            &report.errors,
+        ),
+    ];
+    for (name, help, label, values) in arrays {
+        let counters = counters_by(registry, name, help, label)?;
+        for (value, number) in values {
+            counters.with_label_values(&[&**value]).inc_by(*number);
+        }
+    }
+    for times in &snapshot.mirror_times {
+        registry.register(Box::new(times.clone()))?;
+    }
+    Ok(())
 }
 
 fn servers(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Error> {

@@ -15,6 +15,7 @@ pub mod choice;
 pub mod client;
 pub mod command;
 pub mod context;
+pub mod copying;
 pub mod end;
 pub mod exchange;
 pub mod explanation;

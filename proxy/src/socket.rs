@@ -193,6 +193,12 @@ impl Outbox {
         self.sent == self.bytes.len()
     }
 
+    /// What is still to be sent.
+    #[must_use]
+    pub fn unsent(&self) -> &[u8] {
+        self.bytes.get(self.sent..).unwrap_or_default()
+    }
+
     /// How much is still to be sent.
     #[must_use]
     pub const fn len(&self) -> usize {

@@ -39,6 +39,7 @@ const TABLE: &[(&str, &[&str])] = &[
         "fleet",
         &["auth", "config", "election", "monitor", "pool", "positions", "server", "standing", "topology"],
     ),
+    ("mirror", &["auth", "cancel", "classify", "fleet", "pool", "server", "transaction", "wire"]),
     ("control", &["auth", "cancel", "config", "fleet", "pool"]),
     (
         "session",
@@ -52,6 +53,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "error",
             "fleet",
             "metrics",
+            "mirror",
             "peers",
             "pool",
             "positions",
@@ -77,6 +79,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "control",
             "error",
             "metrics",
+            "mirror",
             "route",
             "sites",
             "transaction",

@@ -176,7 +176,21 @@ pub struct Credentials {
 struct State {
     users: HashMap<String, Arc<User>>,
     probe: Option<Arc<User>>,
+    mirror: Option<Arc<User>>,
     missing: Vec<CredentialReport>,
+}
+
+/// What comes from the config's files.
+#[derive(Debug, Default)]
+pub struct Configured {
+    /// The users of the list.
+    pub users: HashMap<String, Arc<User>>,
+    /// The monitor's user.
+    pub probe: Option<Arc<User>>,
+    /// Who logs in to the mirror, where that is not the client's own role.
+    pub mirror: Option<Arc<User>>,
+    /// What could not be read.
+    pub missing: Vec<CredentialReport>,
 }
 
 impl Credentials {
@@ -192,14 +206,15 @@ impl Credentials {
         locked(&self.state).probe.clone()
     }
 
-    /// Replaces everything that comes from the config's files. `missing` says what could not be read.
-    pub fn replace(
-        &self,
-        users: HashMap<String, Arc<User>>,
-        probe: Option<Arc<User>>,
-        missing: Vec<CredentialReport>,
-    ) {
-        *locked(&self.state) = State { users, probe, missing };
+    /// Who logs in to the mirror, where that is not the client's own role.
+    #[must_use]
+    pub fn mirror(&self) -> Option<Arc<User>> {
+        locked(&self.state).mirror.clone()
+    }
+
+    /// Replaces everything that comes from the config's files.
+    pub fn replace(&self, Configured { users, probe, mirror, missing }: Configured) {
+        *locked(&self.state) = State { users, probe, mirror, missing };
     }
 
     /// Adds or replaces one user, as passthrough does at a login. At most `users_max` are kept.
@@ -221,8 +236,8 @@ impl Credentials {
     #[must_use]
     pub fn report(&self) -> Vec<CredentialReport> {
         let state = locked(&self.state);
-        let probe = state.probe.iter().filter(|p| !state.users.contains_key(&p.name));
-        let mut reports: Vec<_> = state.users.values().chain(probe).map(|user| user.report()).collect();
+        let own = state.probe.iter().chain(&state.mirror).filter(|p| !state.users.contains_key(&p.name));
+        let mut reports: Vec<_> = state.users.values().chain(own).map(|user| user.report()).collect();
         reports.extend(state.missing.iter().cloned());
         reports.sort_by(|a, b| a.user.cmp(&b.user));
         reports

@@ -25,6 +25,12 @@ pub enum Command {
     ShowToken,
     /// `SET pgrouting.causal_token TO 'x'`.
     SetToken(Token),
+    /// `SHOW MIRROR`.
+    ShowMirror,
+    /// `SHOW MIRROR DIFFS`.
+    ShowMirrorDiffs,
+    /// `SHOW MIRROR REPORT`.
+    ShowMirrorReport,
     /// `SHOW ROUTE LAST`.
     ShowRoute,
     /// `EXPLAIN ROUTE statement`.
@@ -85,6 +91,9 @@ pub fn command(sql: &[u8]) -> Option<Command> {
         ("show", "primary", "reads", 3) => Some(Command::ShowPrimaryReads),
         ("show", "shard", _, 2) => Some(Command::ShowShard),
         ("show", "route", _, 2) | ("show", "route", "last", 3) => Some(Command::ShowRoute),
+        ("show", "mirror", _, 2) => Some(Command::ShowMirror),
+        ("show", "mirror", "diffs", 3) => Some(Command::ShowMirrorDiffs),
+        ("show", "mirror", "report", 3) => Some(Command::ShowMirrorReport),
         ("explain", "route", _, 3..) => {
             let from = words.get(2)?.from;
             Some(Command::ExplainRoute(text.get(from..)?.to_owned()))
@@ -168,7 +177,7 @@ pub fn may_be_one(sql: &[u8]) -> bool {
     let Some(&[a, b, c]) = text.first_chunk::<3>() else { return false };
     let (length, seconds): (usize, &[&[u8]]) = match &[a | 0x20, b | 0x20, c | 0x20] {
         b"set" => (3, &[b"server", b"primary", b"shard", b"pgrouting", b"session"]),
-        b"sho" => (4, &[b"server", b"primary", b"shard", b"route", b"pgrouting"]),
+        b"sho" => (4, &[b"server", b"primary", b"shard", b"route", b"pgrouting", b"mirror"]),
         b"exp" => (7, &[b"route"]),
         _ => return false,
     };
@@ -187,6 +196,10 @@ mod tests {
     fn commands_are_told_from_statements() {
         for (sql, expected) in [
             ("SET SERVER ROLE TO 'primary'", Some(Command::SetRole(RoleValue::Primary))),
+            ("SHOW MIRROR", Some(Command::ShowMirror)),
+            ("show mirror  diffs;", Some(Command::ShowMirrorDiffs)),
+            ("show mirror report", Some(Command::ShowMirrorReport)),
+            ("show mirrors", None),
             ("set server role to 'Replica';", Some(Command::SetRole(RoleValue::Replica))),
             ("  SET  SERVER ROLE = auto", Some(Command::SetRole(RoleValue::Auto))),
             ("SET SERVER ROLE TO default", Some(Command::SetRole(RoleValue::Default))),

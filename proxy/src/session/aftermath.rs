@@ -11,6 +11,7 @@ use tracing::debug;
 use crate::pool::lease::Lease;
 use crate::route::{Access, Refusal as ReplicaRefusal};
 use crate::server::connect::ConnectError;
+use crate::session::copying;
 use crate::session::end::{self, End};
 use crate::session::exchange::{Progress, Stop};
 use crate::session::life::{Running, Session};
@@ -36,6 +37,7 @@ impl Session {
             self.cancel.settled().await;
         }
         if let Some(ended) = self.rescue(&stop).or_else(|| self.outlive(&stop, &lease)) {
+            self.client.recorder.forget();
             if matches!(stop, Ok(Stop::AtRest)) {
                 lease.give_back();
             }
@@ -43,21 +45,30 @@ impl Session {
         }
         self.note_floor(&seen);
         self.note_notified(&seen);
+        let (before, touches) = (self.pinned, self.client.state.has_changed());
         if self.kept.is_some() {
+            copying::finish(&mut self.client, before, before, touches);
             return come_back(stop, lease, seen.is_fatal);
         }
         let reason = self.reason();
         match stop {
             // The server has said that it ends the connection, which matters to whoever has something on it.
-            Ok(Stop::AtRest) if seen.is_fatal && self.client.state.is_free() => Ok(()),
+            Ok(Stop::AtRest) if seen.is_fatal && self.client.state.is_free() => {
+                copying::finish(&mut self.client, before, None, touches);
+                Ok(())
+            }
             Ok(Stop::AtRest) if seen.is_fatal => Err(End::Closed),
             Ok(Stop::AtRest) => {
                 let lease = self.ask(lease).await?;
                 let reason = self.reason();
+                copying::finish(&mut self.client, before, reason, touches);
                 self.rest(reason, lease)
             }
             // Nothing has been sent: the request goes to the new primary.
-            Ok(Stop::Fenced(false)) if reason.is_none() => Ok(()),
+            Ok(Stop::Fenced(false)) if reason.is_none() => {
+                self.client.recorder.forget();
+                Ok(())
+            }
             Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
             Err(()) => {
                 if lease.is_at_rest() {

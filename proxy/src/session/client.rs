@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use tokio::net::TcpStream;
 
+use crate::mirror::recorder::Recorder;
 use crate::session::prepared::ClientStatements;
 use crate::session::routing::Routing;
 use crate::session::state::State;
@@ -32,6 +33,8 @@ pub struct Client {
     pub state: State,
     /// Where its transactions go.
     pub routing: Routing,
+    /// Its end of the mirror.
+    pub recorder: Recorder,
     /// Bytes of a large message, still to come, that go to the server as they are.
     pub streaming: usize,
     /// Bytes of a large message, still to come, that nobody wants.
@@ -43,7 +46,7 @@ pub struct Client {
 impl Client {
     /// A client whose first bytes, if it sent any with its login, are in `inbox`.
     #[must_use]
-    pub fn new(stream: TcpStream, inbox: Inbox, state: State, routing: Routing) -> Self {
+    pub fn new(stream: TcpStream, inbox: Inbox, state: State, routing: Routing, recorder: Recorder) -> Self {
         Self {
             stream,
             inbox,
@@ -51,6 +54,7 @@ impl Client {
             statements: ClientStatements::default(),
             state,
             routing,
+            recorder,
             streaming: 0,
             discarding: 0,
             is_skipping: false,

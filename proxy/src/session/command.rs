@@ -5,6 +5,7 @@ use crate::classify::commands::{CAUSAL_TOKEN, Command, RoleValue, command, may_b
 use crate::classify::verdict::Verdict;
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
+use crate::mirror::tables as mirror_tables;
 use crate::route::{Access, ServerRole};
 use crate::session::client::Client;
 use crate::session::named_commands::NamedCommands;
@@ -155,6 +156,9 @@ const fn columns(command: &Command) -> &'static [&'static str] {
         Command::ShowShard => &["shard"],
         Command::ShowToken => &[CAUSAL_TOKEN],
         Command::ShowRoute => &["server", "reason"],
+        Command::ShowMirror => &["item", "value"],
+        Command::ShowMirrorDiffs => &mirror_tables::DIFFS,
+        Command::ShowMirrorReport => &["report"],
         Command::ExplainRoute(_) => &["item", "value"],
         Command::SetRole(_)
         | Command::SetPrimaryReads(_)
@@ -221,6 +225,19 @@ fn run(command: &Command, routing: &mut Routing, view: &View) -> Result<Answer, 
                 vec![name.to_owned(), why.as_str().to_owned()]
             });
             Answer { columns, rows: rows.collect(), tag: "SHOW".to_owned() }
+        }
+        Command::ShowMirror => {
+            let rows = mirror_tables::summary(&routing.mirror.report());
+            Answer { columns, rows, tag: "SHOW".to_owned() }
+        }
+        Command::ShowMirrorDiffs => {
+            let rows = mirror_tables::statements(&routing.mirror.report());
+            Answer { columns, rows, tag: "SHOW".to_owned() }
+        }
+        Command::ShowMirrorReport => {
+            let text = mirror_tables::text(&routing.mirror.report());
+            let rows = text.lines().map(|line| vec![line.to_owned()]).collect();
+            Answer { columns, rows, tag: "SHOW".to_owned() }
         }
         Command::ExplainRoute(sql) => {
             let rows = explain(sql, routing, view);

@@ -16,6 +16,7 @@ use crate::classify::cache::Verdicts;
 use crate::error::ErrorKind;
 use crate::fleet::Fleet;
 use crate::metrics::{Counter, ROUTES, WorkerMetrics};
+use crate::mirror::hub::Hub;
 use crate::peers::Peers;
 use crate::roles::Roles;
 use crate::route::{Access, Refusal, Why};
@@ -60,6 +61,8 @@ pub struct Context {
     pub verdicts: Arc<Verdicts>,
     /// The settings that clients have.
     pub settings: Arc<SettingsRegistry>,
+    /// Where records for the mirror are left.
+    pub mirror: Arc<Hub>,
     /// What sessions of one database share.
     pub databases: Databases,
     /// What clients do that ties them to a connection.

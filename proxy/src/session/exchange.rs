@@ -145,7 +145,12 @@ impl Exchange<'_> {
 
     fn push_to_client(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
         if !self.client.outbox.is_empty() {
-            match self.client.poll_send(cx) {
+            let Client { recorder, outbox, stream, .. } = &mut *self.client;
+            let before = if recorder.is_on() { outbox.unsent().to_vec() } else { Vec::new() };
+            let polled = outbox.poll_send(stream, cx);
+            let sent = before.len().saturating_sub(outbox.len());
+            recorder.tap(before.get(..sent).unwrap_or_default());
+            match polled {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Err(Stop::ClientGone(error)),
                 Poll::Pending => return Ok(()),
@@ -155,6 +160,7 @@ impl Exchange<'_> {
             let cleared = self.server.inbox.get(..self.server.cleared).unwrap_or_default();
             match poll_write(&self.client.stream, cx, cleared) {
                 Poll::Ready(Ok(count)) => {
+                    self.client.recorder.tap(cleared.get(..count).unwrap_or_default());
                     self.server.inbox.advance(count);
                     self.server.cleared -= count;
                 }

@@ -9,6 +9,7 @@ use crate::classify::plain::is_plain;
 use crate::classify::touches::touches;
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
+use crate::mirror::ledger::Loss;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Standing, Statement, Statements, server_name};
 use crate::server::replies::{Owed, UnnamedBefore};
@@ -19,12 +20,11 @@ use crate::session::refusal::{Limits, REFUSED_BY_ANY_SERVER, refuse_parse, rejec
 use crate::session::request::{COLLECTED_MAX, RequestFault, client_header, is_streamed};
 use crate::socket::poll_write;
 use crate::transaction::TransactionStatus;
-use crate::wire::codec::put_cstr;
-use crate::wire::frame::{HEADER_LEN, Header, header};
+use crate::wire::frame::{Header, header};
 use crate::wire::frontend::{
     BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
-    SYNC, TERMINATE, Target, bind_names, parse, put_close_statement, put_describe_statement, put_parse,
-    put_query, query_text, target,
+    SYNC, TERMINATE, Target, bind_names, parse, put_bind, put_close_statement, put_describe_statement,
+    put_parse, put_query, query_text, target,
 };
 use crate::wire::sqlstate;
 
@@ -85,6 +85,11 @@ pub fn forward_usual(client: &mut Client, server: &mut ServerConnection, cx: &mu
     if !is_usual {
         return false;
     }
+    if client.recorder.is_on() {
+        let inbox = std::mem::take(&mut client.inbox);
+        record(client, &inbox);
+        client.inbox = inbox;
+    }
     let sent = match poll_write(&server.stream, cx, &client.inbox) {
         Poll::Ready(Ok(sent)) => sent,
         // What is wrong shows when the rest is sent.
@@ -132,7 +137,9 @@ impl Walk<'_> {
                 if count == 0 {
                     break;
                 }
-                server.outbox.bytes().extend_from_slice(rest.get(..count).unwrap_or_default());
+                let more = rest.get(..count).unwrap_or_default();
+                server.outbox.bytes().extend_from_slice(more);
+                client.recorder.append(more);
                 client.streaming -= count;
                 self.at += count;
                 forwarded = Forwarded::Something;
@@ -161,6 +168,9 @@ impl Walk<'_> {
             self.at += message.len();
             if header.kind != QUERY || !take_command(client, server, self.view, message, header) {
                 take(client, server, self.statements, self.limits, message, header);
+                if client.recorder.is_on() {
+                    record(client, message);
+                }
             }
             if matches!(header.kind, QUERY | FUNCTION_CALL | SYNC | FLUSH) {
                 client.routing.gate.is_open = false;
@@ -168,6 +178,12 @@ impl Walk<'_> {
         }
         Ok(forwarded)
     }
+}
+
+/// Offers a message that is sent to the mirror too.
+fn record(client: &mut Client, message: &[u8]) {
+    let Client { recorder, statements, routing, .. } = client;
+    recorder.take(message, routing.gate.is_watched, |name| statements.find(name));
 }
 
 /// Whether a message has to wait until earlier requests are answered, because what a name stands for, or whether it may
@@ -270,6 +286,7 @@ fn take_plain(
                     Owed::Query(UnnamedBefore { client: client_before, server: server_before, discards })
                 }
                 Err(error) => {
+                    client.recorder.lose(Loss::Unsupported);
                     // In its place goes what no server takes, so that it is refused in its turn, transaction and all.
                     put_query(server.outbox.bytes(), REFUSED_BY_ANY_SERVER);
                     rejection(&error, true)
@@ -350,6 +367,7 @@ fn take_parse(
     if limits.rejects_pins {
         let sql = parsed.text()?;
         if let Some(error) = reject_pin(client, limits, &touches(sql)) {
+            client.recorder.lose(Loss::Unsupported);
             refuse_parse(server, &error);
             return Some(());
         }
@@ -377,6 +395,7 @@ fn take_parse(
             sqlstate::CONFIGURATION_LIMIT_EXCEEDED,
             "the texts of prepared statements have reached this proxy's limit",
         );
+        client.recorder.lose(Loss::Unsupported);
         refuse_parse(
             server,
             &error.with_hint("Close statements that are not needed, or raise pooling.maxPreparedBytes."),
@@ -405,7 +424,7 @@ fn take_bind(
     message: &[u8],
     header: Header,
 ) -> Option<()> {
-    let (portal, name) = bind_names(message)?;
+    let (_, name) = bind_names(message)?;
     let found = client.statements.find(name);
     if let Some(statement) = found
         && let Some(touches) = &statement.touches
@@ -419,15 +438,7 @@ fn take_bind(
     match found {
         Some(statement) if !name.is_empty() => {
             prepare(server, statement);
-            let after = HEADER_LEN + portal.len() + 1 + name.len() + 1;
-            // The length counts itself and the whole body, of which the rest may still be on its way.
-            let length = i32::try_from(header.total - 1 - name.len() + statement.name.len()).ok()?;
-            let out = server.outbox.bytes();
-            out.push(BIND);
-            out.extend_from_slice(&length.to_be_bytes());
-            put_cstr(out, portal);
-            put_cstr(out, statement.name.as_bytes());
-            out.extend_from_slice(message.get(after..)?);
+            put_bind(server.outbox.bytes(), message, header.total, statement.name.as_bytes())?;
             server.replies.push(Owed::Bind(statement.id));
         }
         found => {

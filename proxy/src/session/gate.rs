@@ -3,6 +3,7 @@
 
 use crate::classify::commands::{Command, command};
 use crate::fleet::View;
+use crate::mirror::ledger::Loss;
 use crate::server::connection::ServerConnection;
 use crate::server::replies::{Owed, Rejection};
 use crate::session::client::Client;
@@ -78,6 +79,8 @@ pub fn begin_put_off(client: &mut Client, server: &mut ServerConnection) {
         && server.transaction == TransactionStatus::Idle
         && let Some(begin) = client.routing.take_put_off()
     {
+        // The client's own BEGIN was answered here.
+        client.recorder.lose(Loss::Unsupported);
         put_query(server.outbox.bytes(), begin);
         server.replies.push(Owed::HiddenQuery);
         server.unnamed = None;
@@ -95,6 +98,7 @@ pub fn take_command(
 ) -> bool {
     let sql = query_text(message.get(..header.total).unwrap_or_default());
     let Some(command) = command(sql) else { return false };
+    client.recorder.lose(Loss::Unsupported);
     if command == Command::ShowToken {
         // What this transaction writes has no position yet.
         client.routing.freshness.forget_token();

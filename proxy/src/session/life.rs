@@ -13,6 +13,7 @@ use crate::route::{Side, Why};
 use crate::session::choice::{await_position, decide, is_loose, note_kept, note_route};
 use crate::session::client::Client;
 use crate::session::command::{may_ask_token, take};
+use crate::session::copying;
 use crate::session::end::{self, End};
 use crate::session::exchange::{Exchange, Progress, Stop};
 use crate::session::greeting::greet;
@@ -232,7 +233,8 @@ impl Session {
     }
 
     /// Begins an exchange on a connection.
-    pub(super) fn begin(&self, lease: Lease) -> Running {
+    pub(super) fn begin(&mut self, lease: Lease) -> Running {
+        copying::begin(&mut self.client, &self.tenancy, &self.decision, self.pinned);
         let is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
         self.cancel.begin(lease.peer, &lease.cancel_key, is_preparing);
         self.tenancy.worker.metrics.clients_active.add_one();

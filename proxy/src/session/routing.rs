@@ -11,6 +11,7 @@ use crate::classify::commands::{CAUSAL_TOKEN, RoleValue};
 use crate::classify::token::Token;
 use crate::classify::verdict::{Reason, Verdict};
 use crate::fleet::View;
+use crate::mirror::hub::Hub;
 use crate::route::{Access, Aim, Question, ServerRole, Side, Why, admits, side};
 use crate::server::settings::Settings;
 use crate::session::freshness::Freshness;
@@ -86,6 +87,8 @@ pub struct Routing {
     pub gate: Gate,
     /// What ties the session to the connection that it keeps, if it keeps one.
     pub tie: Option<Tie>,
+    /// What is copied, for those who ask.
+    pub mirror: Arc<Hub>,
     /// The user.
     user: Arc<str>,
     /// The session's lot, below 10,000: it is in the share that is split where that is larger.
@@ -114,8 +117,9 @@ impl Gate {
 impl Routing {
     /// At the beginning of a session.
     #[must_use]
-    pub fn new(judge: Judge, user: &str) -> Self {
+    pub fn new(judge: Judge, user: &str, mirror: Arc<Hub>) -> Self {
         Self {
+            mirror,
             judge,
             role: None,
             wishes: None,

@@ -14,6 +14,7 @@ use crate::auth::users::User;
 use crate::auth::verify::{ClientLogin, LoginFault, LoginStep};
 use crate::cancel::CancelHandle;
 use crate::error::{ClientError, ErrorKind};
+use crate::mirror::recorder::Recorder;
 use crate::route::Access;
 use crate::server::connect::ConnectError;
 use crate::server::settings::REPLICATION;
@@ -98,7 +99,8 @@ pub async fn enter(
                         entrance.stream,
                         Inbox::with(entrance.inbox.to_vec()),
                         state,
-                        Routing::new(judge, &startup.user),
+                        Routing::new(judge, &startup.user, Arc::clone(&context.mirror)),
+                        Recorder::new(Arc::clone(&context.mirror), rand::random::<u16>() % 10_000),
                     );
                     *client.outbox.bytes() = entrance.out;
                     let cancel = context.cancels.register(startup.secret_len());

@@ -274,6 +274,12 @@ impl State {
         self.settings.value("search_path").is_some_and(|path| path.contains("pg_temp"))
     }
 
+    /// Whether the transaction may have changed anything of the session.
+    #[must_use]
+    pub const fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     /// The transaction is over. Tells whether the server has to be asked what it changed.
     pub const fn end_transaction(&mut self) -> bool {
         self.mentioned = Kinds::NONE;

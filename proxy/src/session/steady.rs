@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::session::choice::{decide, note_route};
 use crate::session::command::{is_surely_none, may_ask_token, take};
+use crate::session::copying;
 use crate::session::end::End;
 use crate::session::exchange::Stop;
 use crate::session::life::{Running, Session, converse};
@@ -125,6 +126,7 @@ impl Session {
         self.client.routing.rescue.disarm();
         self.note_floor(&progress.seen);
         self.client.state.end_transaction();
+        copying::finish(&mut self.client, None, None, false);
         self.rest(None, lease)
     }
 }

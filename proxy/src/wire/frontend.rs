@@ -113,6 +113,21 @@ pub fn put_parse(out: &mut Vec<u8>, name: &[u8], definition: &[u8]) {
     });
 }
 
+/// Appends a `Bind` with another statement's name; `message` may be cut off after the names of one that is `total` long.
+#[must_use]
+pub fn put_bind(out: &mut Vec<u8>, message: &[u8], total: usize, statement: &[u8]) -> Option<()> {
+    let (portal, name) = bind_names(message)?;
+    let after = HEADER_LEN + portal.len() + 1 + name.len() + 1;
+    // The length counts itself and the whole body, of which the rest may still be on its way.
+    let length = i32::try_from(total - 1 - name.len() + statement.len()).ok()?;
+    out.push(BIND);
+    out.extend_from_slice(&length.to_be_bytes());
+    put_cstr(out, portal);
+    put_cstr(out, statement);
+    out.extend_from_slice(message.get(after..)?);
+    Some(())
+}
+
 /// Appends a `Close` of a prepared statement.
 pub fn put_close_statement(out: &mut Vec<u8>, name: &[u8]) {
     put_message(out, CLOSE, |body| {

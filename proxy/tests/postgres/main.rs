@@ -24,6 +24,8 @@ mod leaks;
 mod ledger;
 mod loss;
 mod malformed;
+mod mirror;
+mod mirror_faults;
 mod monitor;
 mod peers;
 mod pinning;

@@ -1,0 +1,201 @@
+//! Where sessions leave their records, and the other thread finds them: queues with limits, and nobody waits.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pgrouting_contract::mirror::{MirrorConfig, MirrorReport, MirrorState, MirrorStatements};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::mirror::breaker::Breaker;
+use crate::mirror::ledger::{Ledger, Loss};
+use crate::mirror::recorder::{Queue, Unit};
+use crate::pool::lease::Lease;
+
+/// What waits of one client.
+#[derive(Debug, Default)]
+pub struct Stream {
+    waiting: Mutex<Waiting>,
+    /// The connection that holds the session's state there; whoever runs its units has it.
+    pub kept: Mutex<Option<Lease>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    units: Queue,
+    bytes: usize,
+    /// Somebody runs them, or will.
+    is_scheduled: bool,
+    /// The client has gone.
+    is_over: bool,
+}
+
+/// What a stream has next.
+#[derive(Debug)]
+pub enum Next {
+    /// A unit to be run.
+    Unit(Box<Unit>),
+    /// Nothing for now.
+    Nothing,
+    /// Nothing, and the client has gone.
+    Over,
+}
+
+/// Where both sides meet.
+#[derive(Debug, Default)]
+pub struct Hub {
+    /// Streams that have something, each once at most.
+    ready: Mutex<VecDeque<Arc<Stream>>>,
+    /// Tells that there is one.
+    bell: Notify,
+    queued: AtomicUsize,
+    /// The limits of now.
+    queue_max: AtomicU64,
+    budget: AtomicU64,
+    is_running: AtomicBool,
+    /// The breaker says that nothing is to be sent; looked at each [`crate::mirror::service::TICK`].
+    is_broken: AtomicBool,
+    breaker: Mutex<Breaker>,
+    /// What came of all.
+    pub ledger: Ledger,
+}
+
+impl Hub {
+    /// A stream that has something, once there is one. Cancel-safe.
+    pub async fn ready(&self) -> Arc<Stream> {
+        loop {
+            if let Some(stream) = locked(&self.ready).pop_front() {
+                return stream;
+            }
+            self.bell.notified().await;
+        }
+    }
+
+    /// Takes the limits of a mirror that runs; `None` where none does.
+    pub fn set(&self, config: Option<&MirrorConfig>) {
+        if let Some(config) = config {
+            self.queue_max.store(config.queue_bytes, Ordering::Relaxed);
+            self.budget.store(config.budget_bytes, Ordering::Relaxed);
+        }
+        self.is_running.store(config.is_some(), Ordering::Relaxed);
+    }
+
+    /// Whether records are of any use now.
+    #[must_use]
+    pub fn admits(&self) -> Option<Loss> {
+        if !self.is_running.load(Ordering::Relaxed) {
+            Some(Loss::Off)
+        } else if self.is_broken.load(Ordering::Relaxed) {
+            Some(Loss::Breaker)
+        } else {
+            None
+        }
+    }
+
+    /// Takes a record, or drops it as a whole.
+    pub fn offer(&self, stream: &Arc<Stream>, unit: Unit) {
+        let bytes = unit.bytes;
+        let is_in = |limit: &AtomicU64, bytes: usize| {
+            u64::try_from(bytes).is_ok_and(|bytes| bytes <= limit.load(Ordering::Relaxed))
+        };
+        let mut waiting = locked(&stream.waiting);
+        let loss = self.admits().or_else(|| {
+            if !is_in(&self.queue_max, waiting.bytes + bytes) {
+                Some(Loss::QueueFull)
+            } else if is_in(&self.budget, self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes) {
+                None
+            } else {
+                self.queued.fetch_sub(bytes, Ordering::Relaxed);
+                Some(Loss::Budget)
+            }
+        });
+        if let Some(loss) = loss {
+            drop(waiting);
+            self.lose(&unit, loss);
+            return;
+        }
+        waiting.bytes += bytes;
+        waiting.units.push_back(unit);
+        self.schedule(stream, &mut waiting);
+    }
+
+    /// The client has gone: when its units are run, its connection is closed.
+    pub fn end(&self, stream: &Arc<Stream>) {
+        let mut waiting = locked(&stream.waiting);
+        waiting.is_over = true;
+        self.schedule(stream, &mut waiting);
+    }
+
+    fn schedule(&self, stream: &Arc<Stream>, waiting: &mut Waiting) {
+        if !std::mem::replace(&mut waiting.is_scheduled, true) {
+            locked(&self.ready).push_back(Arc::clone(stream));
+            self.bell.notify_one();
+        }
+    }
+
+    /// The next unit of a stream that is being run.
+    pub fn next(&self, stream: &Stream) -> Next {
+        let mut waiting = locked(&stream.waiting);
+        if let Some(unit) = waiting.units.pop_front() {
+            waiting.bytes -= unit.bytes;
+            self.queued.fetch_sub(unit.bytes, Ordering::Relaxed);
+            return Next::Unit(Box::new(unit));
+        }
+        waiting.is_scheduled = false;
+        if waiting.is_over { Next::Over } else { Next::Nothing }
+    }
+
+    /// Counts a unit that is not run.
+    pub fn lose(&self, unit: &Unit, loss: Loss) {
+        self.ledger.lose(loss, unit.may_write && unit.statements == MirrorStatements::All);
+    }
+
+    /// A unit was run to its end.
+    pub fn succeed(&self) {
+        locked(&self.breaker).succeed();
+        self.is_broken.store(false, Ordering::Relaxed);
+    }
+
+    /// A unit could not be run for what the mirror did.
+    pub fn fail(&self, why: String) {
+        self.ledger.note(why);
+        if locked(&self.breaker).fail(Instant::now()) {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets units through again when a pause is over.
+    pub fn tick(&self) {
+        let is_broken = !locked(&self.breaker).admits(Instant::now());
+        self.is_broken.store(is_broken, Ordering::Relaxed);
+    }
+
+    /// Forgets the failures of another mirror.
+    pub fn reset(&self) {
+        *locked(&self.breaker) = Breaker::default();
+        self.is_broken.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether copies are being sent.
+    #[must_use]
+    pub fn state(&self) -> MirrorState {
+        match self.admits() {
+            None => MirrorState::Running,
+            Some(Loss::Breaker) => MirrorState::Broken,
+            Some(_) => MirrorState::Off,
+        }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn report(&self) -> MirrorReport {
+        let queued_bytes = u64::try_from(self.queued.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
+        MirrorReport { state: self.state(), queued_bytes, ..self.ledger.report() }
+    }
+}
+
+/// A panic while the lock was held cannot leave these plain values half written.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
