@@ -303,8 +303,14 @@ fn report_of(admin: &Admin) -> ProxyReport {
 
 /// What came of the copies, where there is a mirror, in effect or not.
 fn mirror_of(admin: &Admin) -> Option<MirrorReport> {
-    admin.control.store.active().config.mirror.as_ref()?;
-    Some(admin.mirror.report())
+    let active = admin.control.store.active();
+    let mirror = active.config.mirror.as_ref()?;
+    let mut report = admin.mirror.report();
+    if report.target.is_empty() {
+        // It has not been in effect yet.
+        report.target = format!("{}:{}", mirror.host, mirror.port);
+    }
+    Some(report)
 }
 
 fn split_of(admin: &Admin) -> SplitReport {

@@ -28,6 +28,12 @@ impl Breaker {
         self.closed_from.is_none_or(|at| now >= at)
     }
 
+    /// Whether nothing has been run to its end since a pause began.
+    #[must_use]
+    pub const fn is_tripped(&self) -> bool {
+        self.pauses > 0
+    }
+
     /// One was run to its end.
     pub const fn succeed(&mut self) {
         (self.failures, self.pauses, self.closed_from) = (0, 0, None);
@@ -59,15 +65,15 @@ mod tests {
         breaker.fail(start);
         breaker.succeed();
         assert!(!breaker.fail(start) && !breaker.fail(start) && breaker.admits(start));
-        assert!(breaker.fail(start) && !breaker.admits(start), "the third in a row");
+        assert!(!breaker.is_tripped() && breaker.fail(start) && !breaker.admits(start), "the third in a row");
         assert!(!breaker.fail(start), "what was under way does not count again");
-        assert!(breaker.admits(at(1)));
+        assert!(breaker.admits(at(1)) && breaker.is_tripped(), "it is tried, and not known to work");
         assert!(breaker.fail(at(1)) && !breaker.admits(at(2)) && breaker.admits(at(3)));
         for _ in 0..20 {
             breaker.fail(at(1000));
         }
         assert!(!breaker.admits(at(1003)) && breaker.admits(at(1030)));
         breaker.succeed();
-        assert!(breaker.admits(at(1000)) && !breaker.fail(at(1000)));
+        assert!(breaker.admits(at(1000)) && !breaker.is_tripped() && !breaker.fail(at(1000)));
     }
 }

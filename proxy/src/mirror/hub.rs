@@ -49,7 +49,8 @@ pub struct Hub {
     ready: Mutex<VecDeque<Arc<Stream>>>,
     /// Tells that there is one.
     bell: Notify,
-    queued: AtomicUsize,
+    /// Bytes of what is being recorded and of what waits.
+    held: AtomicUsize,
     /// The limits of now.
     queue_max: AtomicU64,
     budget: AtomicU64,
@@ -93,25 +94,34 @@ impl Hub {
         }
     }
 
-    /// Takes a record, or drops it as a whole.
+    /// Takes bytes of the budget, where there are so many; records and what waits are counted alike.
+    #[must_use]
+    pub fn reserve(&self, bytes: usize) -> bool {
+        let all = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let fits = u64::try_from(all).is_ok_and(|all| all <= self.budget.load(Ordering::Relaxed));
+        if !fits {
+            self.release(bytes);
+        }
+        fits
+    }
+
+    /// Gives bytes of the budget back.
+    pub fn release(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes a record, whose bytes are reserved, or drops it as a whole.
     pub fn offer(&self, stream: &Arc<Stream>, unit: Unit) {
         let bytes = unit.bytes;
-        let is_in = |limit: &AtomicU64, bytes: usize| {
-            u64::try_from(bytes).is_ok_and(|bytes| bytes <= limit.load(Ordering::Relaxed))
-        };
         let mut waiting = locked(&stream.waiting);
         let loss = self.admits().or_else(|| {
-            if !is_in(&self.queue_max, waiting.bytes + bytes) {
-                Some(Loss::QueueFull)
-            } else if is_in(&self.budget, self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes) {
-                None
-            } else {
-                self.queued.fetch_sub(bytes, Ordering::Relaxed);
-                Some(Loss::Budget)
-            }
+            let fits = u64::try_from(waiting.bytes + bytes)
+                .is_ok_and(|bytes| bytes <= self.queue_max.load(Ordering::Relaxed));
+            (!fits).then_some(Loss::QueueFull)
         });
         if let Some(loss) = loss {
             drop(waiting);
+            self.release(bytes);
             self.lose(&unit, loss);
             return;
         }
@@ -139,7 +149,7 @@ impl Hub {
         let mut waiting = locked(&stream.waiting);
         if let Some(unit) = waiting.units.pop_front() {
             waiting.bytes -= unit.bytes;
-            self.queued.fetch_sub(unit.bytes, Ordering::Relaxed);
+            self.release(unit.bytes);
             return Next::Unit(Box::new(unit));
         }
         waiting.is_scheduled = false;
@@ -177,20 +187,22 @@ impl Hub {
         self.is_broken.store(false, Ordering::Relaxed);
     }
 
-    /// Whether copies are being sent.
+    /// Whether copies are being sent. A mirror that failed is told as such until one has been run again.
     #[must_use]
     pub fn state(&self) -> MirrorState {
-        match self.admits() {
-            None => MirrorState::Running,
-            Some(Loss::Breaker) => MirrorState::Broken,
-            Some(_) => MirrorState::Off,
+        if !self.is_running.load(Ordering::Relaxed) {
+            MirrorState::Off
+        } else if locked(&self.breaker).is_tripped() {
+            MirrorState::Broken
+        } else {
+            MirrorState::Running
         }
     }
 
     /// All of it.
     #[must_use]
     pub fn report(&self) -> MirrorReport {
-        let queued_bytes = u64::try_from(self.queued.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
+        let queued_bytes = u64::try_from(self.held.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
         MirrorReport { state: self.state(), queued_bytes, ..self.ledger.report() }
     }
 }

@@ -173,7 +173,7 @@ impl Recorder {
         let kind = message.first().copied().unwrap_or_default();
         let is_copy = matches!(kind, COPY_DATA | COPY_DONE | COPY_FAIL);
         if kind == SYNC && !draft.is_open && draft.sync_again() {
-            draft.append(message);
+            draft.append(&self.hub, message);
             return;
         }
         if !draft.is_open && !is_copy {
@@ -181,18 +181,18 @@ impl Recorder {
                 // What follows a read may be none.
                 draft.beginning.is_read = false;
                 if draft.beginning.statements == MirrorStatements::ReadsOnly {
-                    draft.lose(Loss::NotRead);
+                    draft.lose(&self.hub, Loss::NotRead);
                     return;
                 }
             }
-            draft.open();
+            draft.open(&self.hub);
         }
         if kind == FUNCTION_CALL {
             // Functions have other numbers in another database.
-            draft.lose(Loss::Unsupported);
+            draft.lose(&self.hub, Loss::Unsupported);
             return;
         }
-        draft.append(message);
+        draft.append(&self.hub, message);
         let Some(step) = draft.steps.last_mut() else { return };
         if let Some(name) = names(message) {
             step.uses.push(find(name).cloned());
@@ -207,14 +207,14 @@ impl Recorder {
     /// Takes more of a message that was not whole.
     pub fn append(&mut self, bytes: &[u8]) {
         if let Some(draft) = self.draft.as_deref_mut().filter(|draft| draft.loss.is_none()) {
-            draft.append(bytes);
+            draft.append(&self.hub, bytes);
         }
     }
 
     /// Something is sent, or answered, that cannot be copied.
     pub fn lose(&mut self, loss: Loss) {
         if let Some(draft) = self.draft.as_deref_mut() {
-            draft.lose(loss);
+            draft.lose(&self.hub, loss);
         }
     }
 
@@ -228,7 +228,7 @@ impl Recorder {
             bytes = bytes.get(taken..).unwrap_or_default();
             let Met::Answer(answer) = met else { continue };
             let Some(step) = draft.steps.get_mut(draft.answered) else {
-                draft.lose(Loss::Unsupported);
+                draft.lose(&self.hub, Loss::Unsupported);
                 return;
             };
             step.took = step.sent_at.elapsed();
@@ -247,6 +247,7 @@ impl Recorder {
         let loss = loss.or_else(|| causes.find(|(is_so, _)| *is_so).map(|(_, loss)| loss));
         self.hub.ledger.offer();
         if let Some(loss) = loss {
+            self.hub.release(bytes);
             self.hub.ledger.lose(loss, may_write && beginning.statements == MirrorStatements::All);
             return;
         }
@@ -270,12 +271,15 @@ impl Recorder {
 
     /// The request of the exchange runs elsewhere, where another record begins.
     pub fn forget(&mut self) {
-        self.draft = None;
+        if let Some(draft) = self.draft.take() {
+            self.hub.release(draft.bytes);
+        }
     }
 
     /// The session ends in the middle of the exchange.
     fn cut(&mut self) {
-        if self.draft.as_ref().is_none_or(|draft| draft.bytes == 0) {
+        if self.draft.as_ref().is_none_or(|draft| draft.steps.is_empty()) {
+            self.forget();
             return;
         }
         self.lose(Loss::Cut);
@@ -293,9 +297,11 @@ impl Drop for Recorder {
 }
 
 impl Draft {
-    fn open(&mut self) {
+    fn open(&mut self, hub: &Hub) {
         self.is_open = true;
-        self.bytes += OVERHEAD;
+        if !self.grow(hub, OVERHEAD) {
+            return;
+        }
         self.steps.push(Step {
             messages: Vec::new(),
             uses: Vec::new(),
@@ -317,22 +323,39 @@ impl Draft {
         step.syncs_twice
     }
 
-    fn append(&mut self, bytes: &[u8]) {
-        self.bytes += bytes.len();
-        if self.bytes > self.beginning.bytes_max {
-            self.lose(Loss::TooLarge);
-        } else if let Some(step) = self.steps.last_mut() {
-            step.messages.extend_from_slice(bytes);
-        } else {
+    fn append(&mut self, hub: &Hub, bytes: &[u8]) {
+        if !self.grow(hub, bytes.len()) {
+            return;
+        }
+        match self.steps.last_mut() {
+            Some(step) => step.messages.extend_from_slice(bytes),
             // Data of a COPY that began before.
-            self.lose(Loss::Unsupported);
+            None => self.lose(hub, Loss::Unsupported),
         }
     }
 
+    /// Takes room for so many bytes more, or gives up.
+    fn grow(&mut self, hub: &Hub, bytes: usize) -> bool {
+        if self.loss.is_some() {
+            return false;
+        }
+        let loss = if self.bytes + bytes > self.beginning.bytes_max {
+            Loss::TooLarge
+        } else if hub.reserve(bytes) {
+            self.bytes += bytes;
+            return true;
+        } else {
+            Loss::Budget
+        };
+        self.lose(hub, loss);
+        false
+    }
+
     /// Gives it up as a whole; the first cause counts.
-    fn lose(&mut self, loss: Loss) {
+    fn lose(&mut self, hub: &Hub, loss: Loss) {
         self.loss.get_or_insert(loss);
         self.steps = Vec::new();
+        hub.release(std::mem::take(&mut self.bytes));
     }
 }
 

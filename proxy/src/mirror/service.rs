@@ -349,6 +349,7 @@ async fn open(
         parameters: &limits.parameters,
         home: WORKER,
         timeout: limits.connect_timeout,
+        is_told: false,
     })
     .await?;
     Ok(slot.fill(connection)?)

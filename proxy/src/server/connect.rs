@@ -61,6 +61,16 @@ pub struct Want<'a> {
     pub home: WorkerId,
     /// The longest that all of it may take.
     pub timeout: Duration,
+    /// Whether what comes of the login is kept with the user: it is not the mirror that says whether a password is good.
+    pub is_told: bool,
+}
+
+impl Want<'_> {
+    fn note(&self, state: CredentialState, message: String) {
+        if self.is_told {
+            self.user.note(state, message);
+        }
+    }
 }
 
 /// Why there is no connection.
@@ -115,20 +125,20 @@ pub async fn connect(want: Want<'_>) -> Result<Box<ServerConnection>, ConnectErr
             match &outcome {
                 Ok(_) => {
                     login.accepted();
-                    want.user.note(CredentialState::Valid, "");
+                    want.note(CredentialState::Valid, String::new());
                 }
                 Err(ConnectError::Refused(message)) if is_login_refusal(message) => {
                     attempt += 1;
                     if login.has_another_secret() && attempt < ATTEMPTS_MAX {
                         continue;
                     }
-                    want.user.note(
+                    want.note(
                         CredentialState::Rejected,
                         format!("server {}: {}", want.endpoint, error_text(message)),
                     );
                 }
                 Err(ConnectError::Login(fault)) => {
-                    want.user.note(CredentialState::Rejected, format!("server {}: {fault}", want.endpoint));
+                    want.note(CredentialState::Rejected, format!("server {}: {fault}", want.endpoint));
                 }
                 Err(
                     ConnectError::Refused(_)

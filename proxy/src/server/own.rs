@@ -45,6 +45,7 @@ impl Own {
             parameters: &parameters,
             home: WorkerId(u16::MAX),
             timeout: self.timeout,
+            is_told: true,
         })
         .await
     }

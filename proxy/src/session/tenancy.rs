@@ -281,6 +281,7 @@ impl Tenancy {
             parameters: &limits.parameters,
             home: self.worker.id,
             timeout: limits.connect_timeout,
+            is_told: true,
         })
         .await?;
         Ok(slot.fill(connection)?)
