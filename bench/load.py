@@ -18,6 +18,10 @@ WAIT_SECONDS = 30
 # A connection per transaction, instead of one of pgbench's protocols.
 CONNECT = "connect"
 
+# Simple statements at a fixed rate that leaves the cores idle half of the time, so that waits are not the load's own.
+PACED = "paced"
+PACED_TPS = 4000
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -44,6 +48,8 @@ class Snapshot:
     load_ns: int
     own_ns: int
     busy_ns: int
+    # Of each thread of the target, by its name.
+    threads: dict = dataclasses.field(default_factory=dict)
 
 
 def snapshot(target_pid, server_pid, load_pid):
@@ -55,7 +61,7 @@ def snapshot(target_pid, server_pid, load_pid):
     server = measure.process_tree(server_pid)
     return Snapshot(
         time.time(), measure.usage(target), measure.usage(server), measure.usage([load_pid]).cpu_ns,
-        time.process_time_ns(), measure.machine_busy_ns(),
+        time.process_time_ns(), measure.machine_busy_ns(), measure.threads(target_pid),
     )
 
 
@@ -70,7 +76,7 @@ def run_cell(cell, seconds, environment, target_pid, server_pid, folder):
         f"{POSTGRES_BIN}/pgbench", "--no-vacuum", "--select-only", "--jobs=1", f"--client={cell.clients}",
         f"--time={math.ceil(seconds + WAIT_SECONDS)}", "--log", f"--log-prefix={prefix}",
     ]
-    argv += ["--connect"] if cell.protocol == CONNECT else [f"--protocol={cell.protocol}"]
+    argv += {CONNECT: ["--connect"], PACED: [f"--rate={PACED_TPS}"]}.get(cell.protocol, [f"--protocol={cell.protocol}"])
     pgbench = subprocess.Popen(
         argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
@@ -171,6 +177,12 @@ def metrics(cell, before, after, by_client, is_direct):
         # pgbench starts its clock after the login, so the whole round comes from the rate.
         found["latency_mean_ms"] = cell.clients * seconds * 1000 / count
         return found
+    if cell.protocol == PACED:
+        used = lambda name: sum(  # noqa: E731
+            ns - before.threads.get(thread, 0) for thread, ns in after.threads.items() if thread[1].startswith(name)
+        )
+        found["client_cpu_ms_per_1000_tx"] = used("serve-") / count / 1000
+        found["mirror_cpu_ms_per_1000_tx"] = used("mirror") / count / 1000
     slowest = max(sum(client) / len(client) for client in by_client.values())
     found["latency_mean_ms"] = mean_us / 1000
     found["latency_p99_ms"] = every[min(count - 1, int(count * 0.99))] / 1000

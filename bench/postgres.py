@@ -27,8 +27,19 @@ SETTINGS = {
 }
 
 
+# Each statement of pgbench takes 20 ms there.
+SLOW_ACCOUNTS = """
+CREATE FUNCTION late() RETURNS int LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.02); RETURN 1; END';
+CREATE VIEW pgbench_accounts AS SELECT late() AS aid, 0 AS abalance;
+GRANT SELECT ON pgbench_accounts TO PUBLIC;
+"""
+
+
 class Postgres:
     """Started and stopped with a number of connections; its data stays for the run."""
+
+    # A database whose table of pgbench takes its time.
+    SLOW = "slow"
 
     def __init__(self, workspace):
         self.workspace = workspace
@@ -40,6 +51,7 @@ class Postgres:
         self.verifier = None
         self.root_password = secrets.token_urlsafe(18)
         self.standbys = []
+        self.standby_pids = []
 
     def create(self, scale):
         """Makes the cluster, the user and the tables of pgbench."""
@@ -55,6 +67,8 @@ class Postgres:
         self.workspace.run(psql, as_root, f"CREATE DATABASE {DATABASE} OWNER {USER};")
         ask = f"SELECT rolpassword FROM pg_authid WHERE rolname = '{USER}';"
         self.verifier = self.workspace.run(psql, as_root, ask).strip()
+        self.workspace.run(psql, as_root, f"CREATE DATABASE {self.SLOW} OWNER {USER};")
+        self.workspace.run(psql, {**as_root, "PGDATABASE": self.SLOW}, SLOW_ACCOUNTS)
         self.workspace.run([f"{POSTGRES_BIN}/pgbench", "-iq", "-s", str(scale)], self.libpq())
         self.stop()
 
@@ -85,6 +99,7 @@ class Postgres:
             )
             self.wait(started, port)
             self.standbys.append(port)
+            self.standby_pids.append(started.pid)
 
     def wait(self, started, port):
         for _ in range(200):

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 
-from load import CONNECT
+from load import CONNECT, PACED, PACED_TPS
 
 IDLE = "idle"
 NOT_RUNNING = "not running"
@@ -24,6 +24,7 @@ def lines(run, samples):
     yield from head(run)
     yield from goal(samples)
     yield from split(samples)
+    yield from mirror(samples)
     yield from noise(samples)
     for protocol in run.protocols:
         for clients in run.clients:
@@ -89,6 +90,40 @@ def split(samples):
         )
         yield ""
         yield from table(["protocol", "clients", "split ÷ pooling", "on the primary", "on the busier standby"], told)
+
+
+def mirror(samples):
+    """What a copy of every read costs the clients, by the state that the mirror is in."""
+    rows = samples.rows(PACED, 16)
+    off = next((row for row in rows if row.target.endswith("-off")), None)
+    if off is None:
+        return
+    yield "## The mirror"
+    yield ""
+    yield (
+        f"{PACED_TPS:,} simple reads a second from 16 clients, each copied (stage Mirror, `statements: ReadsOnly`, "
+        "`percent: 100`). The CPU of the threads that serve clients, and p99, also against the same round with the mirror not in "
+        "effect. The goal is at most 1.05, and no error; a cell with an error would stand under Faults."
+    )
+    yield ""
+    names = ["the proxy has", "CPU ms per 1,000 tx for clients", "÷ off", "p99 ms", "÷ off", "CPU ms for the mirror", "RSS KiB", "tps",
+             "run there", "µs of a request here", "there"]
+    body = []
+    for row in rows:
+        body.append([
+            row.label,
+            spread_text(samples.summary(row, "client_cpu_ms_per_1000_tx"), 1),
+            spread_text(samples.quotient(row, off, "client_cpu_ms_per_1000_tx"), 2),
+            spread_text(samples.summary(row, "latency_p99_ms"), 2),
+            spread_text(samples.quotient(row, off, "latency_p99_ms"), 2),
+            median_text(samples.summary(row, "mirror_cpu_ms_per_1000_tx"), 1),
+            median_text(samples.summary(row, "rss_kib"), 0),
+            median_text(samples.summary(row, "tps"), 0),
+            percent_text(samples.summary(row, "mirrored_share")),
+            median_text(samples.summary(row, "mean_us_here"), 0),
+            median_text(samples.summary(row, "mean_us_there"), 0),
+        ])
+    yield from table(names, body)
 
 
 def noise(samples):

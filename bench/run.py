@@ -13,6 +13,7 @@ sys.dont_write_bytecode = True
 
 import load  # noqa: E402
 import machine  # noqa: E402
+import measure  # noqa: E402
 import memory  # noqa: E402
 import packages  # noqa: E402
 import postgres  # noqa: E402
@@ -28,10 +29,13 @@ SCRATCH = os.path.join(ROOT, "target", "bench")
 PROTOCOLS = ["simple", "extended", "prepared"]
 CLIENTS = [1, 16, 64]
 CONNECT_CLIENTS = 16
+PACED_CLIENTS = 16
 REFERENCES = ["pgbouncer", "haproxy"]
 PEERS = ["direct", "haproxy", "pgbouncer", "pgpool", "pgpool-split"]
 OURS = "pgrouting"
 OURS_SPLIT = "pgrouting-split"
+OURS_MIRROR = "pgrouting-mirror"
+ALL_TARGETS = [*PEERS, OURS, OURS_SPLIT, OURS_MIRROR]
 STANDBYS = 2
 
 
@@ -60,7 +64,12 @@ class Run:
 
     def cells(self):
         found = [load.Cell(protocol, clients) for protocol in self.protocols for clients in self.clients]
-        return found + ([load.Cell(load.CONNECT, self.connect_clients)] if self.connect_clients else [])
+        found += [load.Cell(load.CONNECT, self.connect_clients)] if self.connect_clients else []
+        return found + ([load.Cell(load.PACED, PACED_CLIENTS)] if any(self.is_mirror(target) for target in self.targets) else [])
+
+    @staticmethod
+    def is_mirror(target):
+        return isinstance(target, catalogue.PgroutingMirror)
 
 
 def arguments():
@@ -68,7 +77,7 @@ def arguments():
     numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
     words = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--quick", action="store_true", help="few cells and rounds, for a check in two minutes")
-    parser.add_argument("--targets", type=words, help=f"of {','.join([*PEERS, OURS, OURS_SPLIT])}")
+    parser.add_argument("--targets", type=words, help=f"of {','.join(ALL_TARGETS)}")
     parser.add_argument("--protocols", type=words, help=f"of {','.join(PROTOCOLS)}")
     parser.add_argument("--clients", type=numbers, help="for example 1,16,64")
     parser.add_argument("--rounds", type=int, help="how often each cell is run with each target (5)")
@@ -94,12 +103,12 @@ def arguments():
 
 def plan(parser, args):
     """Reads the command line into a run; a wrong one ends the program."""
-    names = args.targets or [*PEERS, OURS, OURS_SPLIT]
+    names = args.targets or (ALL_TARGETS[:-1] if args.quick else ALL_TARGETS)
     protocols = args.protocols or (["simple", "prepared"] if args.quick else PROTOCOLS)
     clients = args.clients or ([16] if args.quick else CLIENTS)
     rounds = args.rounds or (2 if args.quick else 5)
     seconds = args.seconds or (1 if args.quick else 2)
-    for given, known, what in ((names, [*PEERS, OURS, OURS_SPLIT], "target"), (protocols, PROTOCOLS, "protocol")):
+    for given, known, what in ((names, ALL_TARGETS, "target"), (protocols, PROTOCOLS, "protocol")):
         unknown = [name for name in given if name not in known]
         if unknown:
             parser.error(f"unknown {what}: {', '.join(unknown)}")
@@ -108,13 +117,16 @@ def plan(parser, args):
     except ValueError as error:
         parser.error(str(error))
     is_full = (
-        not args.quick and set(names) == {*PEERS, OURS, OURS_SPLIT} and protocols == PROTOCOLS and set(CLIENTS) <= set(clients)
+        not args.quick and set(names) == {*ALL_TARGETS} and protocols == PROTOCOLS and set(CLIENTS) <= set(clients)
         and rounds >= 3 and seconds >= 1 and args.idle_clients >= 1000 and args.connect_clients > 0
     )
     ours = [catalogue.Pgrouting(variant, args.workers) for variant in variants]
     if OURS_SPLIT in names:
         split = catalogue.PgroutingSplit(catalogue.Variant(OURS, args.pgrouting_bin), args.workers)
         ours.append(split)
+    if OURS_MIRROR in names:
+        variant = catalogue.Variant(OURS, args.pgrouting_bin)
+        ours += [catalogue.PgroutingMirror(variant, args.workers, state) for state in catalogue.PgroutingMirror.STATES]
     targets = [target for target in catalogue.standard_targets() if target.name in names] + ours
     if args.crowd:
         targets = crowded(targets, args.crowd)
@@ -221,9 +233,15 @@ def one_cell(run, workspace, server, found, number, index, cell):
         try:
             is_ours = isinstance(target, catalogue.PgroutingSplit)
             before = target.leases() if is_ours else {}
-            metrics = load.run_cell(
-                cell, run.seconds, server.libpq(target.port), target.pid, server.started.pid, workspace.root,
-            )
+            target.begin_cell()
+            try:
+                metrics = load.run_cell(
+                    cell, run.seconds, server.libpq(target.port), target.pid, server.started.pid, workspace.root,
+                )
+            finally:
+                target.end_cell()
+            if run.is_mirror(target):
+                metrics |= {"rss_kib": measure.memory_kib([target.pid])[0], **target.mirror_metrics()}
             metrics |= target.shares(before) if is_ours else {}
             found.add(row, number, metrics)
             told.append(f"{target.name} {metrics['cpu_ms_per_1000_tx']:.1f}")

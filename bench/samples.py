@@ -61,8 +61,12 @@ class Samples:
         other = self.reference(row, reference)
         if other is None or other == row:
             return None
-        mine = self.found.get(row, {}).get(RATIO_METRIC, {})
-        theirs = self.found.get(other, {}).get(RATIO_METRIC, {})
+        return self.quotient(row, other, RATIO_METRIC)
+
+    def quotient(self, row, other, metric):
+        """The spread of the quotients of a metric, each of two cells of the same round."""
+        mine = self.found.get(row, {}).get(metric, {})
+        theirs = self.found.get(other, {}).get(metric, {})
         return spread([mine[n] / theirs[n] for n in mine if theirs.get(n)])
 
     def reference(self, row, name):

@@ -13,7 +13,8 @@ import urllib.request
 
 import logins
 import process
-from load import CONNECT
+from load import CONNECT, PACED
+from measure import process_tree
 
 POOL = 20
 EVERY_PROTOCOL = frozenset({"simple", "extended", "prepared", CONNECT})
@@ -108,6 +109,12 @@ class Target:
         if self.started:
             workspace.stop(self.started, self.stop_signal)
             self.started = None
+
+    def begin_cell(self):
+        """What has to be done before its load begins."""
+
+    def end_cell(self):
+        """What has to be undone when it is over."""
 
     @property
     def pid(self):
@@ -403,6 +410,72 @@ class PgroutingSplit(Pgrouting):
             "primary_share": primary / max(1, primary + replicas),
             "busier_replica_share": max(given.values(), default=0) / max(1, replicas),
         }
+
+
+class PgroutingMirror(Pgrouting):
+    """The same build that copies every read to another database, which is in one state or another."""
+
+    stage = "Mirror"
+    needs_standbys = True
+    protocols = frozenset({PACED})
+    STATES = {
+        "off": "a mirror that is not in effect",
+        "healthy": "a mirror",
+        "stopped": "a mirror that nobody listens for",
+        "refusing": "a mirror that refuses each login",
+        "hung": "a mirror whose processes are stopped",
+        "slow": "a mirror that takes 20 ms for each statement",
+    }
+
+    def __init__(self, variant, workers, state):
+        super().__init__(variant, workers)
+        self.state = state
+        self.name = f"{variant.name}-mirror-{state}"
+        self.label = self.STATES[state]
+        self.stage = SPLIT_STAGE if state == "off" else "Mirror"
+        self.stopped = []
+        self.server = None
+        self.probe_port = None
+
+    def document(self, server, limits):
+        document = super().document(server, limits)
+        document["stage"] = self.stage
+        port = {"stopped": process.free_port(), "hung": server.standbys[1], "slow": server.port}
+        document["mirror"] = {
+            "host": "127.0.0.1", "port": port.get(self.state, server.standbys[0]), "transactionTimeout": "1s",
+        }
+        if self.state == "refusing":
+            document["mirror"]["database"] = "there_is_none"
+        if self.state == "slow":
+            document["mirror"]["database"] = server.SLOW
+        self.server = server
+        self.probe_port = int(document["process"]["probeListen"].rpartition(":")[2])
+        return document
+
+    def mirror_metrics(self):
+        """How many transactions the mirror has got so far, and the mean time of a request here and there."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        value = lambda name: float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])  # noqa: E731
+        offered, mirrored = (value(f"pgrouting_proxy_mirror_{name}_total") for name in ("offered", "mirrored"))
+        found = {"mirrored_share": mirrored / offered} if offered else {}
+        for side, name in (("here", "pgrouting_proxy_mirror_source_seconds"), ("there", "pgrouting_proxy_mirror_seconds")):
+            if value(f"{name}_count"):
+                found[f"mean_us_{side}"] = value(f"{name}_sum") / value(f"{name}_count") * 1e6
+        return found
+
+    def begin_cell(self):
+        """Stops the processes of a hung mirror where they are."""
+        if self.state == "hung":
+            self.stopped = process_tree(self.server.standby_pids[1])
+            for pid in self.stopped:
+                os.kill(pid, signal.SIGSTOP)
+
+    def end_cell(self):
+        """Lets them go on."""
+        for pid in self.stopped:
+            os.kill(pid, signal.SIGCONT)
+        self.stopped = []
 
 
 def set_path(document, path, value):

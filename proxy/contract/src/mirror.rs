@@ -160,7 +160,7 @@ pub struct MirrorReport {
     /// Errors there that were none here, by SQLSTATE.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
-    /// The time that compared requests took here, in microseconds.
+    /// The time that requests took here, in microseconds; those that failed on one side, or in another way, are left out.
     pub source_micros: u64,
     /// The time that they took there.
     pub mirror_micros: u64,
@@ -214,7 +214,7 @@ pub struct MirrorStatement {
     /// How often its rows were not compared, since they need not be the same twice.
     #[serde(default)]
     pub uncompared: u64,
-    /// The time that it took here, in microseconds, all together.
+    /// The time that it took here, in microseconds, all together, where it failed on neither side alone.
     pub source_micros: u64,
     /// The same there.
     pub mirror_micros: u64,

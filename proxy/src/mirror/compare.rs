@@ -53,6 +53,12 @@ impl Verdict {
     pub const fn is_difference(self) -> bool {
         !matches!(self, Self::Match | Self::Order)
     }
+
+    /// Whether one side failed in another way than the other.
+    #[must_use]
+    pub const fn is_failure(self) -> bool {
+        matches!(self, Self::FailedThere | Self::FailedHere | Self::OtherError)
+    }
 }
 
 /// A verdict, with the difference in a few words.

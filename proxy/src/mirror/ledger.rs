@@ -214,8 +214,6 @@ impl Ledger {
 
     /// Compares two answers to a statement with this text, and keeps what comes of it.
     pub fn compare(&self, sql: &[u8], here: (&Answer, Duration), there: (&Answer, Duration)) {
-        self.source_seconds.observe(here.1.as_secs_f64());
-        self.mirror_seconds.observe(there.1.as_secs_f64());
         let text = printable(sql);
         let mut rows = rows(sql);
         let mut book = locked(&self.book);
@@ -225,8 +223,15 @@ impl Ledger {
         let found = compare(here.0, there.0, rows);
         let index = Verdict::ALL.iter().position(|verdict| *verdict == found.verdict).unwrap_or_default();
         count(&mut book.verdicts, index);
-        book.source += here.1;
-        book.mirror += there.1;
+        // A failure is soon over.
+        let (here_took, there_took) =
+            if found.verdict.is_failure() { Default::default() } else { (here.1, there.1) };
+        if !found.verdict.is_failure() {
+            self.source_seconds.observe(here.1.as_secs_f64());
+            self.mirror_seconds.observe(there.1.as_secs_f64());
+        }
+        book.source += here_took;
+        book.mirror += there_took;
         if let (Verdict::FailedThere | Verdict::OtherError, Some(code)) = (found.verdict, &there.0.error) {
             let code = name(code);
             if book.errors.len() < ERRORS_MAX || book.errors.contains_key(&code) {
@@ -238,8 +243,8 @@ impl Ledger {
         entry.count += 1;
         count(&mut entry.verdicts, index);
         entry.uncompared += u64::from(rows == Rows::Counted);
-        entry.source += here.1;
-        entry.mirror += there.1;
+        entry.source += here_took;
+        entry.mirror += there_took;
         if !found.difference.is_empty() {
             entry.difference = found.difference;
         }
@@ -296,6 +301,13 @@ impl Entry {
 pub fn differing(verdicts: &BTreeMap<String, u64>) -> u64 {
     let differences = Verdict::ALL.iter().filter(|verdict| verdict.is_difference());
     differences.filter_map(|verdict| verdicts.get(verdict.as_str())).sum()
+}
+
+/// How many of these requests count for the times: those that failed on both sides or on neither.
+#[must_use]
+pub fn timed(verdicts: &BTreeMap<String, u64>) -> u64 {
+    let timed = Verdict::ALL.iter().filter(|verdict| !verdict.is_failure());
+    timed.filter_map(|verdict| verdicts.get(verdict.as_str())).sum()
 }
 
 fn count(verdicts: &mut [u64], index: usize) {

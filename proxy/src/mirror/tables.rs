@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use pgrouting_contract::mirror::{MirrorReport, MirrorStatement};
 
-use crate::mirror::ledger::differing;
+use crate::mirror::ledger::{differing, timed};
 
 /// The columns of [`statements`].
 pub const DIFFS: [&str; 7] =
@@ -26,8 +26,8 @@ pub fn summary(report: &MirrorReport) -> Vec<Vec<String>> {
     put("requests differing", differing(&report.verdicts).to_string());
     put("verdicts", counts(&report.verdicts));
     put("errors there", counts(&report.errors));
-    put("mean microseconds here", mean(report.source_micros, report.verdicts.values().sum()));
-    put("mean microseconds there", mean(report.mirror_micros, report.verdicts.values().sum()));
+    put("mean microseconds here", mean(report.source_micros, timed(&report.verdicts)));
+    put("mean microseconds there", mean(report.mirror_micros, timed(&report.verdicts)));
     put("bytes queued", report.queued_bytes.to_string());
     put("diverged since", report.diverged_since.clone().unwrap_or_default());
     put("last failure", report.message.clone());
@@ -43,8 +43,8 @@ pub fn statements(report: &MirrorReport) -> Vec<Vec<String>> {
             statement.count.to_string(),
             differing(&statement.verdicts).to_string(),
             counts(&statement.verdicts),
-            mean(statement.source_micros, statement.count),
-            mean(statement.mirror_micros, statement.count),
+            mean(statement.source_micros, timed(&statement.verdicts)),
+            mean(statement.mirror_micros, timed(&statement.verdicts)),
             statement.difference.clone(),
         ]
     };
@@ -83,12 +83,13 @@ pub fn text(report: &MirrorReport) -> String {
     if !report.message.is_empty() {
         let _ = writeln!(text, "The last failure: {}", report.message);
     }
-    if compared > 0 {
+    let timed_all = timed(&report.verdicts);
+    if timed_all > 0 {
         let _ = writeln!(
             text,
-            "Time of a request: {} µs here, {} µs there ({})",
-            mean(report.source_micros, compared),
-            mean(report.mirror_micros, compared),
+            "Time of a request that failed on neither side alone: {} µs here, {} µs there ({})",
+            mean(report.source_micros, timed_all),
+            mean(report.mirror_micros, timed_all),
             pace(report.source_micros, report.mirror_micros),
         );
     }
@@ -99,14 +100,22 @@ pub fn text(report: &MirrorReport) -> String {
         }
         let _ = writeln!(text, "\n{title}");
         for statement in found {
+            let timed = timed(&statement.verdicts);
+            let times = if timed == 0 {
+                String::new()
+            } else {
+                format!(
+                    ", {} µs here, {} µs there ({})",
+                    mean(statement.source_micros, timed),
+                    mean(statement.mirror_micros, timed),
+                    pace(statement.source_micros, statement.mirror_micros)
+                )
+            };
             let _ = writeln!(
                 text,
-                "  {}\n    {} times, {} here, {} there ({}); {} differ{}",
+                "  {}\n    {} times{times}; {} differ{}",
                 statement.statement,
                 statement.count,
-                per(statement.source_micros, statement.count),
-                per(statement.mirror_micros, statement.count),
-                pace(statement.source_micros, statement.mirror_micros),
                 differing(&statement.verdicts),
                 if statement.difference.is_empty() {
                     String::new()
@@ -136,10 +145,6 @@ fn or_none(text: String) -> String {
 
 fn mean(micros: u64, count: u64) -> String {
     micros.checked_div(count).map_or_else(String::new, |mean| mean.to_string())
-}
-
-fn per(micros: u64, count: u64) -> String {
-    format!("{} µs", mean(micros, count))
 }
 
 /// How much faster or slower.

@@ -26,6 +26,7 @@ mod loss;
 mod malformed;
 mod mirror;
 mod mirror_faults;
+mod mirror_purposes;
 mod monitor;
 mod peers;
 mod pinning;
