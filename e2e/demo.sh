@@ -61,7 +61,30 @@ SQL
   columns
   stage Split
   wait_until 300 "no replica has taken a read yet" has_reads_on_replicas
+  step "the same content in the other database, and the stage Mirror, by one edit"
+  columns
+  copy_content
+  stage Mirror
+  wait_until 120 "nothing has been copied yet" has_copies
   screen
+}
+
+copy_content() { # of the database orders, with its role
+  # shellcheck disable=SC2016 # expanded inside the pod
+  kube -n "$namespace" exec -i pg-0 -- bash -c 'set -e -o pipefail
+    export PGPASSWORD=$PASSWORD PGUSER=$USERNAME PGOPTIONS=--client-min-messages=warning
+    there() { psql -q -v ON_ERROR_STOP=1 -h pg-mirror "$@"; }
+    there postgres -c "DROP DATABASE IF EXISTS orders"
+    there postgres -c "DROP ROLE IF EXISTS orders"
+    there postgres -c "CREATE ROLE orders LOGIN PASSWORD '"'orders-of-the-demo'"'"
+    there postgres -c "CREATE DATABASE orders OWNER orders"
+    pg_dump -h 127.0.0.1 orders | there orders >/dev/null'
+}
+
+has_copies() { mirror_report | grep -q '^[1-9][0-9]* of '; }
+
+mirror_report() {
+  kube -n "$namespace" exec pg-0 -- env PGPASSWORD=orders-of-the-demo psql -AtX -h orders -U orders -c 'SHOW MIRROR REPORT'
 }
 
 stage() { # one edit, and until it is in effect
@@ -92,11 +115,14 @@ step() { echo "demo: $*" >&2; }
 screen() {
   local k="$kubectl_command -n $namespace"
   echo
-  echo "\$ $k patch pgrp orders --type=merge -p '{\"spec\":{\"rollout\":{\"stage\":\"Split\"}}}'"
+  echo "\$ $k patch pgrp orders --type=merge -p '{\"spec\":{\"rollout\":{\"stage\":\"Mirror\"}}}'"
   columns
   echo
   echo "since the proxies started, by their metrics:"
   routed
+  echo
+  echo "what the copies came to at one proxy (SHOW MIRROR REPORT):"
+  mirror_report | head -n 12
   echo
   echo "\$ $k get pods"
   kube -n "$namespace" get pods
@@ -113,7 +139,11 @@ It goes on running. What to try next:
   $k scale pgrp orders --replicas=4 && $k get pgrp orders -w
   # conditions and events
   $k describe pgrp orders
-  # the reads back on the primary, by one edit
+  # what the copies came to, the sums of all proxies
+  $k get pgrp orders -o jsonpath='{.status.mirror}'
+  # no copies any more, by one edit
+  $k patch pgrp orders --type=merge -p '{"spec":{"rollout":{"stage":"Split"}}}'
+  # the reads back on the primary, too
   $k patch pgrp orders --type=merge -p '{"spec":{"rollout":{"stage":"PoolingOnly"}}}'
   # a server less: every proxy acknowledges it, no connection is broken
   $k patch pgrp orders --type=merge -p '{"spec":{"backends":{"static":{"servers":[{"name":"a","host":"pg-0.pg"},{"name":"b","host":"pg-1.pg"}]}}}}'

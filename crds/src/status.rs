@@ -283,7 +283,7 @@ pub enum MirrorState {
     /// By every proxy.
     Running,
     /// By some proxy not, since the stage or the share says no.
-    Off,
+    Inactive,
     /// By some proxy not, since the other database failed too often.
     Broken,
 }
@@ -294,7 +294,7 @@ impl MirrorState {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "Running",
-            Self::Off => "Off",
+            Self::Inactive => "Inactive",
             Self::Broken => "Broken",
         }
     }

@@ -326,7 +326,7 @@ impl Observation {
             PodSync::Applied | PodSync::Unreachable { .. } => false,
         });
         let is_probing = self.reports > 0 && self.servers.iter().any(|server| !server.is_probed);
-        let is_off = |mirror: &MirrorView| mirror.is_wanted && mirror.state == MirrorState::Off;
+        let is_off = |mirror: &MirrorView| mirror.is_wanted && mirror.state == MirrorState::Inactive;
         let has_primary = self.servers.iter().any(|server| server.role == ServerRole::Primary);
         is_syncing
             || is_probing

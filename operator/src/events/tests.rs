@@ -110,7 +110,7 @@ fn mirror_that_breaks_is_a_warning_and_that_it_runs_again_is_told() {
         status.mirror = Some(serde_json::from_value(mirror).unwrap());
         status
     };
-    let off = with("Off", ("Unknown", "StageNotMirror"));
+    let off = with("Inactive", ("Unknown", "StageNotMirror"));
     let running = with("Running", ("True", "Mirroring"));
     let broken = with("Broken", ("False", "MirrorBroken"));
     assert_eq!(reasons(Some(&off), &running), [""; 0], "a promotion is no repair");

@@ -73,7 +73,7 @@ pub fn mirror_view(config: &ProxyConfig, reports: &[&ProxyReport]) -> Option<Mir
 fn badness(state: MirrorState) -> u8 {
     match state {
         MirrorState::Running => 0,
-        MirrorState::Off => 1,
+        MirrorState::Inactive => 1,
         MirrorState::Broken => 2,
     }
 }

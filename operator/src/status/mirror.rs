@@ -57,7 +57,7 @@ fn figures(target: String, view: &MirrorView, now: Timestamp) -> MirrorStatus {
         target,
         state: match state {
             mirror::MirrorState::Running => MirrorState::Running,
-            mirror::MirrorState::Off => MirrorState::Off,
+            mirror::MirrorState::Inactive => MirrorState::Inactive,
             mirror::MirrorState::Broken => MirrorState::Broken,
         },
         offered: figure(*offered),

@@ -179,7 +179,7 @@ pub struct MirrorReport {
 pub enum MirrorState {
     /// The stage or the share says no.
     #[default]
-    Off,
+    Inactive,
     /// They are.
     Running,
     /// The other server failed too often: nothing is sent for a while.
@@ -188,13 +188,13 @@ pub enum MirrorState {
 
 impl MirrorState {
     /// All of them, for metrics.
-    pub const ALL: [Self; 3] = [Self::Off, Self::Running, Self::Broken];
+    pub const ALL: [Self; 3] = [Self::Inactive, Self::Running, Self::Broken];
 
     /// Its name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Off => "Off",
+            Self::Inactive => "Inactive",
             Self::Running => "Running",
             Self::Broken => "Broken",
         }

@@ -191,7 +191,7 @@ impl Hub {
     #[must_use]
     pub fn state(&self) -> MirrorState {
         if !self.is_running.load(Ordering::Relaxed) {
-            MirrorState::Off
+            MirrorState::Inactive
         } else if locked(&self.breaker).is_tripped() {
             MirrorState::Broken
         } else {

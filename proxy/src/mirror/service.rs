@@ -210,19 +210,11 @@ impl Shared {
         stream: &Stream,
         unit: &Unit,
     ) -> Result<Vec<Answered>, Loss> {
-        if unit.statements == MirrorStatements::RolledBackWrites
-            && unit.steps.iter().any(|step| rolled_back(step) == RolledBack::Unfit)
-        {
-            return Err(Loss::Unsupported);
-        }
-        let is_told_to_write = unit.settings.value("default_transaction_read_only").is_some();
-        if unit.statements == MirrorStatements::ReadsOnly && is_told_to_write {
-            return Err(Loss::Unsupported);
-        }
-        if let Some(loss) = self.hub.admits() {
+        let deadline = unit.offered_at + locked(&target.config).transaction_timeout.get();
+        let is_late = || (Instant::now() >= deadline).then_some(Loss::Deadline);
+        if let Some(loss) = unfit(unit).or_else(|| self.hub.admits()).or_else(is_late) {
             return Err(loss);
         }
-        let deadline = unit.offered_at + locked(&target.config).transaction_timeout.get();
         let kept = locked(&stream.kept).take();
         let mut lease = match (kept, unit.needs_state) {
             (Some(lease), _) if Arc::ptr_eq(lease.pool(), &target.pool) => lease,
@@ -331,6 +323,23 @@ impl Shared {
             let Some((answer, took)) = answered else { continue };
             let sql = texts(step).first().copied().unwrap_or_default();
             self.hub.ledger.compare(sql, (&step.answer, step.took), (answer, *took));
+        }
+    }
+}
+
+/// Why a unit cannot be run as it is to be; `None` where it can.
+fn unfit(unit: &Unit) -> Option<Loss> {
+    match unit.statements {
+        MirrorStatements::All => None,
+        // The session takes back what protects the mirror.
+        MirrorStatements::ReadsOnly => {
+            unit.settings.value("default_transaction_read_only").is_some().then_some(Loss::Unsupported)
+        }
+        // What the session leaves behind would be rolled back.
+        MirrorStatements::RolledBackWrites if unit.needs_state || unit.keeps => Some(Loss::State),
+        MirrorStatements::RolledBackWrites => {
+            let is_unfit = unit.steps.iter().any(|step| rolled_back(step) == RolledBack::Unfit);
+            is_unfit.then_some(Loss::Unsupported)
         }
     }
 }

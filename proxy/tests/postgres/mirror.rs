@@ -303,7 +303,7 @@ fn case_197_a_session_joins_and_leaves_at_the_boundaries_of_its_transactions() {
     client.run("BEGIN");
     client.run("INSERT INTO order_line VALUES (4, 1, 'during')");
     pair.proxy.change(|config| config.stage = Stage::Split);
-    poll("the mirror to be off", || (pair.report().state == MirrorState::Off).then_some(()));
+    poll("the mirror to be off", || (pair.report().state == MirrorState::Inactive).then_some(()));
     client.run("COMMIT");
     client.run("INSERT INTO order_line VALUES (5, 1, 'later')");
     let (here, there) = pair.both("SELECT id FROM order_line ORDER BY id");

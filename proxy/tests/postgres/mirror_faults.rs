@@ -192,7 +192,7 @@ fn the_mirror_is_switched_off_at_once_with_everything_that_waits() {
     assert!(pair.report().queued_bytes > 0);
     pair.proxy.change(|config| config.stage = Stage::Split);
     poll("nothing to wait any more", || (pair.report().queued_bytes == 0).then_some(()));
-    assert_eq!(pair.report().state, MirrorState::Off);
+    assert_eq!(pair.report().state, MirrorState::Inactive);
     holder.run("COMMIT");
     pair.target.await_value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgrouting-mirror' AND datname = current_database()", "0");
     assert_eq!(pair.target.direct().column(TORN), ["0"]);

@@ -74,8 +74,8 @@ fn worst_state_counts_and_its_message_comes_first() {
     };
     for (states, worst) in [
         (&["Running", "Running"][..], MirrorState::Running),
-        (&["Running", "Off"], MirrorState::Off),
-        (&["Off", "Broken", "Running"], MirrorState::Broken),
+        (&["Running", "Inactive"], MirrorState::Inactive),
+        (&["Inactive", "Broken", "Running"], MirrorState::Broken),
     ] {
         assert_eq!(of(states), Some((worst, format!("it is {}", worst.as_str()))), "{states:?}");
     }
@@ -93,12 +93,12 @@ fn proxy_that_still_sends_elsewhere_does_not_count() {
 fn proxy_that_has_sent_nothing_yet_is_off() {
     let fresh = report(serde_json::to_value(MirrorReport::default()).unwrap());
     let running = mirror(TARGET, "Running", "", Value::Null);
-    assert_eq!(view(&[running, fresh]).unwrap().state, MirrorState::Off);
+    assert_eq!(view(&[running, fresh]).unwrap().state, MirrorState::Inactive);
 }
 
 #[test]
 fn copies_are_wanted_at_the_stage_mirror_and_a_share_above_nothing() {
-    let report = mirror(TARGET, "Off", "", Value::Null);
+    let report = mirror(TARGET, "Inactive", "", Value::Null);
     for (stage, percent, is_wanted) in [("Split", 100, false), ("Mirror", 0, false), ("Mirror", 1, true)] {
         assert_eq!(mirror_view(&config(stage, percent), &[&report]).unwrap().is_wanted, is_wanted);
     }

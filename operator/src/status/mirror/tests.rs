@@ -26,7 +26,7 @@ fn view(state: mirror::MirrorState, mirrored: u64) -> MirrorView {
 impl Case {
     fn at(stage: Stage) -> Self {
         let state = match stage {
-            Stage::PoolingOnly | Stage::Split => mirror::MirrorState::Off,
+            Stage::PoolingOnly | Stage::Split => mirror::MirrorState::Inactive,
             Stage::Mirror => mirror::MirrorState::Running,
         };
         Self {
@@ -77,7 +77,7 @@ fn condition(status: &PgRoutingPoolStatus) -> (ConditionStatus, String, String) 
 
 #[test]
 fn condition_says_whether_copies_are_sent_and_why_not() {
-    use mirror::MirrorState::{Broken, Off, Running};
+    use mirror::MirrorState::{Broken, Inactive, Running};
     let pool = Case::at;
     let broken = MirrorView { message: "connection refused".into(), ..view(Broken, 1) };
     let diverged = MirrorView { diverged_since: Some(at(0)), ..view(Running, 1) };
@@ -113,7 +113,7 @@ fn condition_says_whether_copies_are_sent_and_why_not() {
         (Case { pods: half(), view: Some(broken), ..pool(Stage::Mirror) }, False, "MirrorBroken", "m:5432"),
         (Case { pods: half(), ..pool(Stage::Mirror) }, Unknown, "ConfigNotApplied", "1 of 2 proxies have"),
         (
-            Case { view: Some(view(Off, 0)), ..pool(Stage::Mirror) },
+            Case { view: Some(view(Inactive, 0)), ..pool(Stage::Mirror) },
             Unknown,
             "Reconciling",
             "not every proxy has begun",
