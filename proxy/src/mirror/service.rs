@@ -8,7 +8,7 @@ use std::time::Duration;
 use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
 use pgrouting_contract::stage::Stage;
 use tokio::sync::watch;
-use tokio::time::{Instant, interval, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
@@ -85,6 +85,7 @@ impl Service {
             target: Mutex::default(),
         });
         let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut swept = Instant::now();
         shared.follow(&self.views.borrow_and_update());
         loop {
@@ -97,7 +98,7 @@ impl Service {
                 stream = shared.hub.ready() => {
                     tokio::spawn(Arc::clone(&shared).drain(stream));
                 }
-                _ = ticks.tick() => {
+                _ = ticks.tick(), if shared.target().is_some() => {
                     shared.hub.tick();
                     if swept.elapsed() >= SWEEP_INTERVAL
                         && let Some(target) = shared.target()
