@@ -18,9 +18,8 @@ WAIT_SECONDS = 30
 # A connection per transaction, instead of one of pgbench's protocols.
 CONNECT = "connect"
 
-# Simple statements at a fixed rate that leaves the cores idle half of the time, so that waits are not the load's own.
-PACED = "paced"
-PACED_TPS = 4000
+# Simple statements, with all that serves clients on one core, so that whatever else the target does has another.
+APART = "apart"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,9 @@ def run_cell(cell, seconds, environment, target_pid, server_pid, folder):
         f"{POSTGRES_BIN}/pgbench", "--no-vacuum", "--select-only", "--jobs=1", f"--client={cell.clients}",
         f"--time={math.ceil(seconds + WAIT_SECONDS)}", "--log", f"--log-prefix={prefix}",
     ]
-    argv += {CONNECT: ["--connect"], PACED: [f"--rate={PACED_TPS}"]}.get(cell.protocol, [f"--protocol={cell.protocol}"])
+    argv += {CONNECT: ["--connect"], APART: []}.get(cell.protocol, [f"--protocol={cell.protocol}"])
+    if cell.protocol == APART:
+        argv = ["taskset", "--cpu-list", "0", *argv]
     pgbench = subprocess.Popen(
         argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
@@ -177,7 +178,7 @@ def metrics(cell, before, after, by_client, is_direct):
         # pgbench starts its clock after the login, so the whole round comes from the rate.
         found["latency_mean_ms"] = cell.clients * seconds * 1000 / count
         return found
-    if cell.protocol == PACED:
+    if cell.protocol == APART:
         used = lambda name: sum(  # noqa: E731
             ns - before.threads.get(thread, 0) for thread, ns in after.threads.items() if thread[1].startswith(name)
         )

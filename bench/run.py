@@ -29,7 +29,7 @@ SCRATCH = os.path.join(ROOT, "target", "bench")
 PROTOCOLS = ["simple", "extended", "prepared"]
 CLIENTS = [1, 16, 64]
 CONNECT_CLIENTS = 16
-PACED_CLIENTS = 16
+APART_CLIENTS = 16
 REFERENCES = ["pgbouncer", "haproxy"]
 PEERS = ["direct", "haproxy", "pgbouncer", "pgpool", "pgpool-split"]
 OURS = "pgrouting"
@@ -65,7 +65,7 @@ class Run:
     def cells(self):
         found = [load.Cell(protocol, clients) for protocol in self.protocols for clients in self.clients]
         found += [load.Cell(load.CONNECT, self.connect_clients)] if self.connect_clients else []
-        return found + ([load.Cell(load.PACED, PACED_CLIENTS)] if any(self.is_mirror(target) for target in self.targets) else [])
+        return found + ([load.Cell(load.APART, APART_CLIENTS)] if any(self.is_mirror(target) for target in self.targets) else [])
 
     @staticmethod
     def is_mirror(target):
@@ -223,6 +223,8 @@ def weigh(run, workspace, server, found):
 def one_cell(run, workspace, server, found, number, index, cell):
     """Runs one cell with every target, beginning with another one each time."""
     able = [target for target in run.targets if cell.protocol in target.protocols]
+    if not able:
+        return
     first = (number + index) % len(able)
     told = []
     for target in able[first:] + able[:first]:

@@ -13,8 +13,8 @@ import urllib.request
 
 import logins
 import process
-from load import CONNECT, PACED
-from measure import process_tree
+from load import CONNECT, APART
+from measure import process_tree, threads
 
 POOL = 20
 EVERY_PROTOCOL = frozenset({"simple", "extended", "prepared", CONNECT})
@@ -417,7 +417,7 @@ class PgroutingMirror(Pgrouting):
 
     stage = "Mirror"
     needs_standbys = True
-    protocols = frozenset({PACED})
+    protocols = frozenset({APART})
     STATES = {
         "off": "a mirror that is not in effect",
         "healthy": "a mirror",
@@ -440,7 +440,7 @@ class PgroutingMirror(Pgrouting):
     def document(self, server, limits):
         document = super().document(server, limits)
         document["stage"] = self.stage
-        port = {"stopped": process.free_port(), "hung": server.standbys[1], "slow": server.port}
+        port = {"stopped": process.free_port(), "hung": server.standbys[1]}
         document["mirror"] = {
             "host": "127.0.0.1", "port": port.get(self.state, server.standbys[0]), "transactionTimeout": "1s",
         }
@@ -465,17 +465,35 @@ class PgroutingMirror(Pgrouting):
         return found
 
     def begin_cell(self):
-        """Stops the processes of a hung mirror where they are."""
+        """Parts those who serve clients from the mirror; stops the processes of a hung mirror where they are."""
+        first, rest = {0}, set(range(1, os.cpu_count())) or {0}
+        self.pin(self.server.started.pid, first, first)
+        self.pin(self.pid, first, rest)
+        for pid in self.server.standby_pids:
+            self.pin(pid, rest, rest)
         if self.state == "hung":
             self.stopped = process_tree(self.server.standby_pids[1])
             for pid in self.stopped:
                 os.kill(pid, signal.SIGSTOP)
 
     def end_cell(self):
-        """Lets them go on."""
+        """Takes that back."""
         for pid in self.stopped:
             os.kill(pid, signal.SIGCONT)
         self.stopped = []
+        everywhere = set(range(os.cpu_count()))
+        for pid in [self.server.started.pid, self.pid, *self.server.standby_pids]:
+            self.pin(pid, everywhere, everywhere)
+
+    @staticmethod
+    def pin(root, cores, mirror_cores):
+        """Has all threads of a tree run on these cores, the mirror's of a proxy on others."""
+        for pid in process_tree(root):
+            for thread, name in threads(pid):
+                try:
+                    os.sched_setaffinity(int(thread), mirror_cores if name == "mirror" else cores)
+                except ProcessLookupError:
+                    continue
 
 
 def set_path(document, path, value):

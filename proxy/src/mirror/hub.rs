@@ -17,6 +17,8 @@ use crate::pool::lease::Lease;
 #[derive(Debug, Default)]
 pub struct Stream {
     waiting: Mutex<Waiting>,
+    /// What waits, in bytes.
+    held: AtomicUsize,
     /// The connection that holds the session's state there; whoever runs its units has it.
     pub kept: Mutex<Option<Lease>>,
 }
@@ -24,7 +26,6 @@ pub struct Stream {
 #[derive(Debug, Default)]
 struct Waiting {
     units: Queue,
-    bytes: usize,
     /// Somebody runs them, or will.
     is_scheduled: bool,
     /// The client has gone.
@@ -47,8 +48,9 @@ pub enum Next {
 pub struct Hub {
     /// Streams that have something, each once at most.
     ready: Mutex<VecDeque<Arc<Stream>>>,
-    /// Tells that there is one.
+    /// Tells that there is one, to whoever is asleep.
     bell: Notify,
+    is_asleep: AtomicBool,
     /// Bytes of what is being recorded and of what waits.
     held: AtomicUsize,
     /// The limits of now.
@@ -63,13 +65,18 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A stream that has something, once there is one. Cancel-safe.
-    pub async fn ready(&self) -> Arc<Stream> {
+    /// All streams that have something, once there are any. Cancel-safe.
+    pub async fn ready(&self) -> VecDeque<Arc<Stream>> {
         loop {
-            if let Some(stream) = locked(&self.ready).pop_front() {
-                return stream;
+            let streams = std::mem::take(&mut *locked(&self.ready));
+            if !streams.is_empty() {
+                return streams;
             }
-            self.bell.notified().await;
+            self.is_asleep.store(true, Ordering::SeqCst);
+            // Whoever came just before that has not rung.
+            if locked(&self.ready).is_empty() {
+                self.bell.notified().await;
+            }
         }
     }
 
@@ -94,6 +101,13 @@ impl Hub {
         }
     }
 
+    /// Whether so many bytes more may wait of one client.
+    #[must_use]
+    pub fn has_room(&self, stream: &Stream, bytes: usize) -> bool {
+        let all = stream.held.load(Ordering::Relaxed) + bytes;
+        u64::try_from(all).is_ok_and(|all| all <= self.queue_max.load(Ordering::Relaxed))
+    }
+
     /// Takes bytes of the budget, where there are so many; records and what waits are counted alike.
     #[must_use]
     pub fn reserve(&self, bytes: usize) -> bool {
@@ -114,18 +128,14 @@ impl Hub {
     pub fn offer(&self, stream: &Arc<Stream>, unit: Unit) {
         let bytes = unit.bytes;
         let mut waiting = locked(&stream.waiting);
-        let loss = self.admits().or_else(|| {
-            let fits = u64::try_from(waiting.bytes + bytes)
-                .is_ok_and(|bytes| bytes <= self.queue_max.load(Ordering::Relaxed));
-            (!fits).then_some(Loss::QueueFull)
-        });
+        let loss = self.admits().or_else(|| (!self.has_room(stream, bytes)).then_some(Loss::QueueFull));
         if let Some(loss) = loss {
             drop(waiting);
             self.release(bytes);
             self.lose(&unit, loss);
             return;
         }
-        waiting.bytes += bytes;
+        stream.held.fetch_add(bytes, Ordering::Relaxed);
         waiting.units.push_back(unit);
         self.schedule(stream, &mut waiting);
     }
@@ -140,7 +150,10 @@ impl Hub {
     fn schedule(&self, stream: &Arc<Stream>, waiting: &mut Waiting) {
         if !std::mem::replace(&mut waiting.is_scheduled, true) {
             locked(&self.ready).push_back(Arc::clone(stream));
-            self.bell.notify_one();
+            // To wake a thread costs a system call.
+            if self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst) {
+                self.bell.notify_one();
+            }
         }
     }
 
@@ -148,7 +161,7 @@ impl Hub {
     pub fn next(&self, stream: &Stream) -> Next {
         let mut waiting = locked(&stream.waiting);
         if let Some(unit) = waiting.units.pop_front() {
-            waiting.bytes -= unit.bytes;
+            stream.held.fetch_sub(unit.bytes, Ordering::Relaxed);
             self.release(unit.bytes);
             return Next::Unit(Box::new(unit));
         }

@@ -149,7 +149,11 @@ impl Recorder {
 
     /// Begins a record, or only counts what it will be, where it is lost from the beginning.
     pub fn begin(&mut self, beginning: Beginning, loss: Option<Loss>) {
-        let loss = loss.or_else(|| self.hub.admits());
+        let is_full = || {
+            let stream = self.stream.as_ref()?;
+            (!self.hub.has_room(stream, OVERHEAD)).then_some(Loss::QueueFull)
+        };
+        let loss = loss.or_else(|| self.hub.admits()).or_else(is_full);
         self.draft = Some(Box::new(Draft {
             beginning,
             steps: Vec::new(),

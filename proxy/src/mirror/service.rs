@@ -8,7 +8,7 @@ use std::time::Duration;
 use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
 use pgrouting_contract::stage::Stage;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
@@ -28,6 +28,9 @@ use crate::server::settings::Settings;
 
 /// How often the breaker is looked at.
 pub const TICK: Duration = Duration::from_millis(100);
+
+/// What has come in that time is looked at together: whoever brings it need not wake the thread then.
+const REST: Duration = Duration::from_millis(1);
 
 /// The thread's number among those that have connections.
 const WORKER: WorkerId = WorkerId(u16::MAX - 1);
@@ -87,6 +90,7 @@ impl Service {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut swept = Instant::now();
+        let mut rested_at = swept;
         shared.follow(&self.views.borrow_and_update());
         loop {
             tokio::select! {
@@ -95,8 +99,14 @@ impl Service {
                     Ok(()) => shared.follow(&self.views.borrow_and_update()),
                     Err(_) => break,
                 },
-                stream = shared.hub.ready() => {
-                    tokio::spawn(Arc::clone(&shared).drain(stream));
+                streams = async {
+                    sleep_until(rested_at).await;
+                    shared.hub.ready().await
+                } => {
+                    for stream in streams {
+                        tokio::spawn(Arc::clone(&shared).drain(stream));
+                    }
+                    rested_at = Instant::now() + REST;
                 }
                 _ = ticks.tick(), if shared.target().is_some() => {
                     shared.hub.tick();
