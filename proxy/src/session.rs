@@ -40,6 +40,7 @@ mod steady;
 pub mod tenancy;
 pub mod tie;
 pub mod turns;
+pub mod usual;
 pub mod waiting;
 
 /// Serves one accepted socket to its end.

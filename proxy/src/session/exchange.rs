@@ -11,11 +11,12 @@ use crate::fleet::View;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::Statements;
 use crate::session::client::Client;
-use crate::session::forward::{Forwarded, forward, forward_usual};
+use crate::session::forward::{Forwarded, forward};
 use crate::session::refusal::Limits;
-use crate::session::relay::{OutOfStep, Seen, clear_usual, put_local, walk};
+use crate::session::relay::{OutOfStep, Seen, put_local, walk};
 use crate::session::request::RequestFault;
 use crate::session::turns::Turns;
+use crate::session::usual::{clear_usual, forward_usual};
 use crate::session::waiting::{Next, next};
 use crate::socket::poll_write;
 

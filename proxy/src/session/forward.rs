@@ -3,9 +3,7 @@
 //! Only `Parse`, `Bind`, `Describe` and `Close` are looked into, and of them only the names.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use crate::classify::plain::is_plain;
 use crate::classify::touches::touches;
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
@@ -17,10 +15,9 @@ use crate::server::settings::{LIFT_TIMEOUT, or_exit};
 use crate::session::client::Client;
 use crate::session::gate::{begin_put_off, may_pass, take_command};
 use crate::session::refusal::{Limits, REFUSED_BY_ANY_SERVER, refuse_parse, reject_pin, rejection};
-use crate::session::request::{COLLECTED_MAX, RequestFault, client_header, is_streamed};
-use crate::socket::poll_write;
+use crate::session::request::{RequestFault, client_header, is_streamed};
 use crate::transaction::TransactionStatus;
-use crate::wire::frame::{Header, header};
+use crate::wire::frame::Header;
 use crate::wire::frontend::{
     BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
     SYNC, TERMINATE, Target, bind_names, parse, put_bind, put_close_statement, put_describe_statement,
@@ -61,47 +58,6 @@ pub fn forward(
     inbox.advance(walk.at);
     client.inbox = inbox;
     forwarded
-}
-
-/// Sends the usual request from where it lies: one whole simple query that touches nothing of the session, to a connection
-/// that needs nothing before it. Tells whether it was one; else nothing has been done.
-pub fn forward_usual(client: &mut Client, server: &mut ServerConnection, cx: &mut Context<'_>) -> bool {
-    let gate = client.routing.gate;
-    let is_whole = matches!(header(&client.inbox, COLLECTED_MAX), Ok(Some(found))
-        if found.kind == QUERY && found.total == client.inbox.len());
-    let is_usual = is_whole
-        && client.streaming == 0
-        && client.discarding == 0
-        && server.is_at_rest()
-        && server.unnamed.is_none()
-        && !client.statements.has_unnamed()
-        && !client.routing.is_put_off()
-        && Arc::ptr_eq(&client.state.settings, &server.settings)
-        && if gate.is_watched {
-            gate.is_open && gate.is_proved()
-        } else {
-            is_plain(query_text(&client.inbox))
-        };
-    if !is_usual {
-        return false;
-    }
-    if client.recorder.is_on() {
-        let inbox = std::mem::take(&mut client.inbox);
-        record(client, &inbox);
-        client.inbox = inbox;
-    }
-    let sent = match poll_write(&server.stream, cx, &client.inbox) {
-        Poll::Ready(Ok(sent)) => sent,
-        // What is wrong shows when the rest is sent.
-        Poll::Ready(Err(_)) | Poll::Pending => 0,
-    };
-    if let Some(rest @ [_, ..]) = client.inbox.get(sent..) {
-        server.outbox.bytes().extend_from_slice(rest);
-    }
-    client.inbox.advance(client.inbox.len());
-    client.routing.gate.is_open = false;
-    server.replies.push(Owed::Query(UnnamedBefore::default()));
-    true
 }
 
 /// A walk through the messages of an inbox.
@@ -181,7 +137,7 @@ impl Walk<'_> {
 }
 
 /// Offers a message that is sent to the mirror too.
-fn record(client: &mut Client, message: &[u8]) {
+pub fn record(client: &mut Client, message: &[u8]) {
     let Client { recorder, statements, routing, .. } = client;
     recorder.take(message, routing.gate.is_watched, |name| statements.find(name));
 }

@@ -125,56 +125,6 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
     Ok(())
 }
 
-/// Clears the usual answer at one go: all that is owed is there to the last byte, it is no error, and it changes nothing
-/// of what is known of the connection. Tells whether it was one; else nothing has been done.
-pub fn clear_usual(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen) -> bool {
-    if server.cleared > 0 || server.passing > 0 || client.routing.rescue.is_dropping() || !is_usual(server) {
-        return false;
-    }
-    client.routing.rescue.disarm();
-    client.state.end_definitions();
-    server.cleared = server.inbox.len();
-    server.replies.pop_all();
-    server.transaction = TransactionStatus::Idle;
-    server.is_copying_in = false;
-    server.is_retried = false;
-    seen.queries += 1;
-    seen.transactions += 1;
-    true
-}
-
-/// Whether the inbox holds all that is owed for one request, which ends no transaction of several requests but its own.
-fn is_usual(server: &ServerConnection) -> bool {
-    let mut owed = server.replies.iter();
-    let Some(mut next) = owed.next() else { return false };
-    let mut rest: &[u8] = &server.inbox;
-    while let Some((&[kind, a, b, c, d], body)) = rest.split_first_chunk::<HEADER_LEN>() {
-        let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
-        // The length counts itself.
-        let Some((body, behind)) = length.checked_sub(4).and_then(|length| body.split_at_checked(length))
-        else {
-            return false;
-        };
-        rest = behind;
-        let is_answered = match (kind, next) {
-            (DATA_ROW, Owed::Query(_) | Owed::Execute) | (ROW_DESCRIPTION, Owed::Query(_)) => continue,
-            (COMMAND_COMPLETE, Owed::Query(_)) if is_plain_tag(body) => continue,
-            (COMMAND_COMPLETE, Owed::Execute) => is_plain_tag(body),
-            (PARSE_COMPLETE, Owed::UnnamedParse(_)) | (BIND_COMPLETE, Owed::Bind(_)) => true,
-            (ROW_DESCRIPTION | NO_DATA, Owed::Describe(_)) => true,
-            (READY_FOR_QUERY, Owed::Query(_) | Owed::Sync) => {
-                return body == b"I" && behind.is_empty() && owed.next().is_none();
-            }
-            _ => false,
-        };
-        match owed.next() {
-            Some(owed) if is_answered => next = owed,
-            _ => return false,
-        }
-    }
-    false
-}
-
 /// Clears whole messages that change nothing of what is known: rows, of which there may be many, their description
 /// where no Describe asked for it, and the tags of the most frequent commands.
 fn pass_plain(server: &mut ServerConnection) {
@@ -206,7 +156,8 @@ fn pass_plain(server: &mut ServerConnection) {
 }
 
 /// Whether a command's tag, at the front of these bytes, is one that changes nothing of the session.
-fn is_plain_tag(body: &[u8]) -> bool {
+#[must_use]
+pub fn is_plain_tag(body: &[u8]) -> bool {
     matches!(body.first_chunk(), Some(b"SELECT " | b"INSERT " | b"UPDATE " | b"DELETE "))
 }
 
