@@ -2,15 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pgrouting_contract::mirror::{MirrorConfig, MirrorReport, MirrorState, MirrorStatements};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::mirror::breaker::Breaker;
-use crate::mirror::ledger::{Ledger, Loss};
-use crate::mirror::recorder::{Queue, Unit};
+use crate::mirror::ledger::{Ledger, locked};
+use crate::mirror::loss::Loss;
+use crate::mirror::unit::Unit;
 use crate::pool::lease::Lease;
 
 /// What waits of one client.
@@ -25,7 +26,7 @@ pub struct Stream {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    units: Queue,
+    units: VecDeque<Unit>,
     /// Somebody runs them, or will.
     is_scheduled: bool,
     /// The client has gone.
@@ -218,9 +219,4 @@ impl Hub {
         let queued_bytes = u64::try_from(self.held.load(Ordering::Relaxed)).unwrap_or(u64::MAX);
         MirrorReport { state: self.state(), queued_bytes, ..self.ledger.report() }
     }
-}
-
-/// A panic while the lock was held cannot leave these plain values half written.
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

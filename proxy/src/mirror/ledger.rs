@@ -1,8 +1,8 @@
 //! What came of the copies: counted by cause, and by statement without its constants, within a bound.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use crate::classify::repeatable::{Rows, rows};
 use crate::classify::shape::shape;
 use crate::mirror::answer::Answer;
 use crate::mirror::compare::{Verdict, compare, name};
-use crate::mirror::hub::locked;
+use crate::mirror::loss::Loss;
 
 /// Statements that are kept apart; further ones are counted together.
 const STATEMENTS_MAX: usize = 1000;
@@ -29,82 +29,6 @@ const TEXT_MAX: usize = 400;
 
 /// What the statements together are that are not kept apart.
 const OTHERS: &str = "(others)";
-
-/// Why a transaction is not run there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// It is not proved to be a read, and only reads are copied.
-    NotRead,
-    /// It is of a kind that cannot be run elsewhere.
-    Unsupported,
-    /// It is about LISTEN.
-    Listen,
-    /// Its session ended in the middle of it.
-    Cut,
-    /// It needs what its session had there before, and that is not there.
-    State,
-    /// It is longer than one client's queue.
-    TooLarge,
-    /// It does not fit into its client's queue.
-    QueueFull,
-    /// It does not fit beside those of all clients.
-    Budget,
-    /// It took too long.
-    Deadline,
-    /// The mirror failed too often lately.
-    Breaker,
-    /// The connection could not be opened, or broke.
-    Connection,
-    /// The mirror does not take a setting of the session.
-    Settings,
-    /// The mirror was switched off.
-    Off,
-}
-
-impl Loss {
-    /// All of them, in the order of their counters.
-    pub const ALL: [Self; 13] = [
-        Self::NotRead,
-        Self::Unsupported,
-        Self::Listen,
-        Self::Cut,
-        Self::State,
-        Self::TooLarge,
-        Self::QueueFull,
-        Self::Budget,
-        Self::Deadline,
-        Self::Breaker,
-        Self::Connection,
-        Self::Settings,
-        Self::Off,
-    ];
-
-    /// Its name in metrics and reports.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotRead => "not_read",
-            Self::Unsupported => "unsupported",
-            Self::Listen => "listen",
-            Self::Cut => "cut",
-            Self::State => "state",
-            Self::TooLarge => "too_large",
-            Self::QueueFull => "queue_full",
-            Self::Budget => "budget",
-            Self::Deadline => "deadline",
-            Self::Breaker => "breaker",
-            Self::Connection => "connection",
-            Self::Settings => "settings",
-            Self::Off => "off",
-        }
-    }
-
-    /// Whether it is none of those that are to be copied, rather than one that could not be.
-    #[must_use]
-    pub const fn is_skip(self) -> bool {
-        matches!(self, Self::NotRead | Self::Unsupported | Self::Listen | Self::Cut | Self::State)
-    }
-}
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -347,6 +271,11 @@ fn printable(sql: &[u8]) -> Box<str> {
         }
     }
     text.trim().into()
+}
+
+/// A panic while the lock was held cannot leave these plain values half written.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! The record holds the client's own messages and the statements that their names stand for, so that whoever runs them
 //! elsewhere can prepare what is missing there. It is bounded, and given up as a whole where it does not fit.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::mirror::answer::{Answer, Digest, Met};
 use crate::mirror::hub::{Hub, Stream};
-use crate::mirror::ledger::Loss;
+use crate::mirror::loss::Loss;
+use crate::mirror::unit::{Step, Unit};
 use crate::server::connection::Identity;
 use crate::server::prepared::Statement;
 use crate::server::settings::Settings;
@@ -23,51 +23,6 @@ use crate::wire::frontend::{
 
 /// What a message or a request costs beside its bytes.
 const OVERHEAD: usize = 256;
-
-/// One request and its answer.
-#[derive(Debug)]
-pub struct Step {
-    /// The client's messages to the one that the server answers with `ReadyForQuery`, and the data of a COPY behind it.
-    pub messages: Vec<u8>,
-    /// What each `Parse`, `Bind` and `Describe` of a statement names, in their order, as far as it is known.
-    pub uses: Vec<Option<Arc<Statement>>>,
-    /// Whether its data of a COPY come to an end.
-    pub ends_copy: bool,
-    /// A Sync follows these data, and one before them was swallowed.
-    pub syncs_twice: bool,
-    /// The client's answer.
-    pub answer: Answer,
-    /// The time from the request to the end of its answer.
-    pub took: Duration,
-    sent_at: Instant,
-}
-
-/// What a session did in one exchange: its transactions from one rest to the next.
-#[derive(Debug)]
-pub struct Unit {
-    /// The client's role and database.
-    pub identity: Arc<Identity>,
-    /// Its settings when it began.
-    pub settings: Arc<Settings>,
-    /// Which transactions are copied, as it was said then.
-    pub statements: MirrorStatements,
-    /// Whether names of statements are ours at the servers.
-    pub is_tracked: bool,
-    /// The requests.
-    pub steps: Vec<Step>,
-    /// Whether it may have written.
-    pub may_write: bool,
-    /// It began with state of the session on its connection, which it may need.
-    pub needs_state: bool,
-    /// It leaves state of the session on its connection.
-    pub keeps: bool,
-    /// It may have changed settings.
-    pub touches: bool,
-    /// What it weighs, in bytes.
-    pub bytes: usize,
-    /// When it was over.
-    pub offered_at: Instant,
-}
 
 /// What a record begins with.
 #[derive(Debug)]
@@ -375,6 +330,3 @@ fn names(message: &[u8]) -> Option<&[u8]> {
         _ => None,
     }
 }
-
-/// The units of one client that wait, the oldest first.
-pub type Queue = VecDeque<Unit>;

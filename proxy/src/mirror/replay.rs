@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::mirror::answer::{Answer, Digest, Met};
 use crate::mirror::compare::name;
-use crate::mirror::recorder::{Step, Unit};
 use crate::mirror::rewrite::{RolledBack, is_extended, put_step, rolled_back};
+use crate::mirror::unit::{Step, Unit};
 use crate::server::connect::ConnectError;
 use crate::server::connection::ServerConnection;
 use crate::server::settings::LIFT_TIMEOUT;

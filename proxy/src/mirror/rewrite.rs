@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::classify::blocks::{Boundary, boundary};
 use crate::classify::lexer::{Lexer, Token};
-use crate::mirror::recorder::Step;
+use crate::mirror::unit::Step;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Standing, Statement, server_name};
 use crate::wire::frame::{HEADER_LEN, header};

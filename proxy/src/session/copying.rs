@@ -6,7 +6,7 @@ use pgrouting_contract::mirror::MirrorStatements;
 use pgrouting_contract::stage::Stage;
 
 use crate::classify::verdict::Verdict;
-use crate::mirror::ledger::Loss;
+use crate::mirror::loss::Loss;
 use crate::mirror::recorder::{Beginning, Ending};
 use crate::server::settings::REPLICATION;
 use crate::session::client::Client;

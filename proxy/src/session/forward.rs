@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::classify::touches::touches;
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
-use crate::mirror::ledger::Loss;
+use crate::mirror::loss::Loss;
 use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Standing, Statement, Statements, server_name};
 use crate::server::replies::{Owed, UnnamedBefore};

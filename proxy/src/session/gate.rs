@@ -3,7 +3,7 @@
 
 use crate::classify::commands::{Command, command};
 use crate::fleet::View;
-use crate::mirror::ledger::Loss;
+use crate::mirror::loss::Loss;
 use crate::server::connection::ServerConnection;
 use crate::server::replies::{Owed, Rejection};
 use crate::session::client::Client;
