@@ -10,7 +10,7 @@ use crate::server::connection::ServerConnection;
 use crate::server::prepared::{Standing, Statement, server_name};
 use crate::wire::frame::{HEADER_LEN, header};
 use crate::wire::frontend::{
-    BIND, CLOSE, DESCRIBE, FLUSH, PARSE, QUERY, Target, parse, put_bind, put_close_statement,
+    BIND, CLOSE, DESCRIBE, FLUSH, PARSE, QUERY, Target, bind_names, parse, put_bind, put_close_statement,
     put_describe_statement, put_parse, query_text, target,
 };
 
@@ -36,7 +36,10 @@ pub fn put_step(server: &mut ServerConnection, step: &Step, is_tracked: bool) ->
             }
             (Some(&BIND), Some(statement)) => {
                 prepare(server, &statement, &mut fresh);
-                let _ = put_bind(server.outbox.bytes(), message, message.len(), statement.name.as_bytes());
+                if let Some(names) = bind_names(message) {
+                    let name = statement.name.as_bytes();
+                    let _ = put_bind(server.outbox.bytes(), message, message.len(), names, name);
+                }
             }
             (Some(&DESCRIBE), Some(statement)) => {
                 prepare(server, &statement, &mut fresh);

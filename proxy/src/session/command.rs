@@ -65,8 +65,15 @@ struct Answer {
 /// tell.
 #[must_use]
 pub fn is_surely_none(client: &Client, view: &View, access: Access) -> bool {
-    let Some((&[QUERY, ..], text)) = client.inbox.split_first_chunk::<HEADER_LEN>() else { return false };
-    !may_be_one(text) && !client.routing.is_put_off() && !client.routing.may_put_off(view, access)
+    let routing = &client.routing;
+    let Some((&[kind, ..], body)) = client.inbox.split_first_chunk::<HEADER_LEN>() else { return false };
+    let text = match kind {
+        QUERY => body,
+        PARSE if routing.prepared.is_none() => split_cstr(body).map_or(body, |(_, text)| text),
+        BIND | DESCRIBE if routing.prepared.is_none() => b"",
+        _ => return false,
+    };
+    !may_be_one(text) && !routing.is_put_off() && !routing.may_put_off(view, access)
 }
 
 /// Answers the request at the front of the client's inbox, where it is a command to the proxy. Tells whether it was.

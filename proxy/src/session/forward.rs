@@ -108,7 +108,10 @@ impl Walk<'_> {
             if header.kind == TERMINATE {
                 return Ok(Forwarded::Terminate);
             }
-            if must_wait(client, server, header.kind) || !may_pass(client, server, rest, header.kind) {
+            let is_watched = client.routing.gate.is_watched;
+            if must_wait(client, server, header.kind)
+                || (is_watched && !may_pass(client, server, rest, header.kind))
+            {
                 break;
             }
             forwarded = Forwarded::Something;
@@ -118,7 +121,9 @@ impl Walk<'_> {
                 continue;
             }
             give_settings(client, server);
-            begin_put_off(client, server);
+            if client.routing.is_put_off() {
+                begin_put_off(client, server);
+            }
             let message = rest.get(..header.total).unwrap_or(rest);
             client.streaming = header.total - message.len();
             self.at += message.len();
@@ -380,7 +385,7 @@ fn take_bind(
     message: &[u8],
     header: Header,
 ) -> Option<()> {
-    let (_, name) = bind_names(message)?;
+    let (portal, name) = bind_names(message)?;
     let found = client.statements.find(name);
     if let Some(statement) = found
         && let Some(touches) = &statement.touches
@@ -394,7 +399,13 @@ fn take_bind(
     match found {
         Some(statement) if !name.is_empty() => {
             prepare(server, statement);
-            put_bind(server.outbox.bytes(), message, header.total, statement.name.as_bytes())?;
+            put_bind(
+                server.outbox.bytes(),
+                message,
+                header.total,
+                (portal, name),
+                statement.name.as_bytes(),
+            )?;
             server.replies.push(Owed::Bind(statement.id));
         }
         found => {

@@ -15,11 +15,11 @@ use crate::wire::frontend::{
     COPY_DATA, COPY_DONE, COPY_FAIL, QUERY, SYNC, SYNC_MESSAGE, put_query, query_text,
 };
 
-/// Whether a message may go to a server that only takes reads: it belongs to a request that was judged to be one, or to a
+/// Whether a message may go to a server that only takes reads, which is watched: it belongs to a request that was judged to be one, or to a
 /// READ ONLY transaction.
 pub fn may_pass(client: &mut Client, server: &mut ServerConnection, rest: &[u8], kind: u8) -> bool {
     let gate = &mut client.routing.gate;
-    if !gate.is_watched || gate.is_open || server.is_skipping {
+    if gate.is_open || server.is_skipping {
         return true;
     }
     // The end of what has passed already, or what no server listens to.
@@ -75,8 +75,7 @@ fn may_pass_in_block(client: &mut Client, server: &mut ServerConnection, rest: &
 
 /// Begins the transaction at the server that its first statement goes to.
 pub fn begin_put_off(client: &mut Client, server: &mut ServerConnection) {
-    if client.routing.is_put_off()
-        && server.transaction == TransactionStatus::Idle
+    if server.transaction == TransactionStatus::Idle
         && let Some(begin) = client.routing.take_put_off()
     {
         // The client's own BEGIN was answered here.

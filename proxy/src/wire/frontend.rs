@@ -113,10 +113,16 @@ pub fn put_parse(out: &mut Vec<u8>, name: &[u8], definition: &[u8]) {
     });
 }
 
-/// Appends a `Bind` with another statement's name; `message` may be cut off after the names of one that is `total` long.
+/// Appends a `Bind` with another statement's name; `message`, which has these names of portal and statement, may be cut
+/// off after them and is `total` long.
 #[must_use]
-pub fn put_bind(out: &mut Vec<u8>, message: &[u8], total: usize, statement: &[u8]) -> Option<()> {
-    let (portal, name) = bind_names(message)?;
+pub fn put_bind(
+    out: &mut Vec<u8>,
+    message: &[u8],
+    total: usize,
+    (portal, name): (&[u8], &[u8]),
+    statement: &[u8],
+) -> Option<()> {
     let after = HEADER_LEN + portal.len() + 1 + name.len() + 1;
     // The length counts itself and the whole body, of which the rest may still be on its way.
     let length = i32::try_from(total - 1 - name.len() + statement.len()).ok()?;

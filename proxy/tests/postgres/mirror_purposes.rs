@@ -82,28 +82,31 @@ fn a_cold_replica_is_warmed_by_the_reads_of_others() {
         (pair.report().mirrored > 0).then_some(())
     });
     let read_all = |client: &mut super::support::client::Client| {
-        let before = pair.settled(1).mirrored;
+        let before = pair.settled(1).offered;
         for id in (1..4000).step_by(10) {
             client.run(&format!("SELECT filler FROM wide WHERE id = {id}"));
         }
-        poll("the reads to be run there", || (pair.report().mirrored >= before + 400).then_some(()));
+        pair.settled(before + 400);
     };
     let share = |(hits, reads): (u64, u64), (hits_before, reads_before): (u64, u64)| {
         let (hits, reads) = (hits - hits_before, reads - reads_before);
         hits * 100 / (hits + reads).max(1)
     };
-    // What a session counts is shown a moment later.
-    let shown = |at_least: u64| {
-        poll("the counters to be shown", || {
-            let (hits, reads) = blocks(&replica);
-            (hits + reads >= at_least).then_some((hits, reads))
-        })
+    // A session that ends has told all that it counted.
+    let counted = || {
+        let mut admin = replica.admin("postgres");
+        let sessions = "FROM pg_stat_activity WHERE application_name = 'pgrouting-mirror'";
+        admin.run(&format!("SELECT pg_terminate_backend(pid) {sessions}"));
+        poll("the sessions of the mirror to be over", || {
+            (admin.value(&format!("SELECT count(*) {sessions}")).as_deref() == Some("0")).then_some(())
+        });
+        blocks(&replica)
     };
-    let start = blocks(&replica);
+    let start = counted();
     read_all(&mut client);
-    let cold = shown(start.0 + start.1 + 800);
+    let cold = counted();
     read_all(&mut client);
-    let warm = shown(cold.0 + cold.1 + 800);
+    let warm = counted();
     let (first, second) = (share(cold, start), share(warm, cold));
     assert!(
         second == 100 && first < 100,
