@@ -2,6 +2,7 @@
 //! one after the other.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -228,10 +229,11 @@ impl Shared {
             return Err(loss);
         }
         let kept = locked(&stream.kept).take();
+        let is_opening = AtomicBool::new(false);
         let mut lease = match (kept, unit.needs_state) {
             (Some(lease), _) if Arc::ptr_eq(lease.pool(), &target.pool) => lease,
             (_, true) => return Err(Loss::State),
-            (_, false) => match timeout_at(deadline, self.lease(target, unit)).await {
+            (_, false) => match timeout_at(deadline, self.lease(target, unit, &is_opening)).await {
                 Ok(Ok(lease)) => lease,
                 Ok(Err(error)) => {
                     debug!(%error, "the mirror cannot be reached");
@@ -239,9 +241,9 @@ impl Shared {
                     return Err(Loss::Connection);
                 }
                 Err(_) => {
-                    // With all connections busy it is not known to be dead.
-                    if Instant::now() >= unit.offered_at + CONNECT_TIMEOUT {
-                        self.hub.fail("no connection became free in time".to_owned());
+                    // Where all connections are busy it is not known to be dead.
+                    if is_opening.load(Ordering::Relaxed) {
+                        self.hub.fail("no connection could be opened in time".to_owned());
                     }
                     return Err(Loss::Deadline);
                 }
@@ -278,8 +280,13 @@ impl Shared {
         }
     }
 
-    /// A connection for a unit: an idle one, a new one, or one that becomes free.
-    async fn lease(&self, target: &Target, unit: &Unit) -> Result<Lease, ConnectError> {
+    /// A connection for a unit: an idle one, a new one, or one that becomes free. Tells while a new one is being opened.
+    async fn lease(
+        &self,
+        target: &Target,
+        unit: &Unit,
+        is_opening: &AtomicBool,
+    ) -> Result<Lease, ConnectError> {
         let config = locked(&target.config).clone();
         let (user, name) = if config.user.is_some() {
             let user = self.credentials.mirror();
@@ -306,7 +313,10 @@ impl Shared {
                         return Ok(lease);
                     }
                 }
-                Grant::Slot(slot) => return open(target, &identity, &user, slot).await,
+                Grant::Slot(slot) => {
+                    is_opening.store(true, Ordering::Relaxed);
+                    return open(target, &identity, &user, slot).await;
+                }
             }
         }
     }

@@ -164,6 +164,19 @@ fn a_mirror_that_hangs_or_is_gone_is_left_alone_and_found_again() {
 }
 
 #[test]
+fn a_mirror_that_hangs_before_the_first_login_is_left_alone_too() {
+    let (pair, mut server) = apart(|_| {});
+    server.freeze(true);
+    poll("the breaker to open", || {
+        move_amounts(&pair, 2, 2);
+        (pair.report().state == MirrorState::Broken).then_some(())
+    });
+    let report = pair.report();
+    assert_eq!((report.mirrored, report.dropped.contains_key("deadline")), (0, true), "{report:?}");
+    server.freeze(false);
+}
+
+#[test]
 fn a_mirror_that_was_never_there_costs_no_error() {
     let pair = pair(ACCOUNTS, |mirror| mirror.port = free_port());
     move_amounts(&pair, 4, 50);
