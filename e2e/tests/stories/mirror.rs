@@ -109,8 +109,9 @@ async fn make_tables(story: &Story) -> Result<Client> {
 /// A bounded load ends with the same rows on both sides, and the status says that all was copied and nothing differs.
 async fn the_same_comes_of_it(story: &Story, pool: &Pool, mirror: &Client) -> Result<()> {
     let script = format!(
-        "for mode in simple extended prepared; do \
-         pgbench -n -f - -h {} -c {CLIENTS} -t {TRANSACTIONS} -M $mode <<'SQL' || exit 1\n{OWN_ACCOUNTS}SQL\ndone",
+        "base=0; for mode in simple extended prepared; do \
+         pgbench -n -f - -h {} -c {CLIENTS} -t {TRANSACTIONS} -M $mode -D base=$base <<'SQL' || exit 1\n{OWN_ACCOUNTS}SQL\n\
+         base=$((base + 32000)); done",
         pool.name
     );
     let log = pgbench(story, "writes", &script, 120).await?;
@@ -217,9 +218,9 @@ const MIRROR: &str = "pg-mirror";
 const SUPERUSER_PASSWORD: &str = "superuser-of-the-mirror";
 const CLIENTS: i64 = 4;
 const TRANSACTIONS: i64 = 200;
-/// TPC-B-like, as pgbench's own; but each client has accounts of its own, so that what it reads there is the same whatever
-/// the order in which the clients' transactions arrive at the mirror.
-const OWN_ACCOUNTS: &str = r"\set aid random(1 + 10000 * :client_id, 10000 + 10000 * :client_id)
+/// TPC-B-like, as pgbench's own; but each client of each run has accounts of its own, so that what it reads there is the same
+/// whatever the order in which the clients' transactions arrive at the mirror.
+const OWN_ACCOUNTS: &str = r"\set aid random(1 + :base + 8000 * :client_id, 8000 + :base + 8000 * :client_id)
 \set tid random(1, 10)
 \set delta random(-5000, 5000)
 BEGIN;
