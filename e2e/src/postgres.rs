@@ -239,5 +239,19 @@ pub async fn connect(host: &str, port: u16, login: &Login, database: &str) -> Re
     Ok(client)
 }
 
+/// The same through a Service that has just got its endpoints: nodes hear of them a moment later, and refuse until then.
+///
+/// # Errors
+/// When it has not let anybody in within half a minute.
+pub async fn connect_soon(host: &str, port: u16, login: &Login, database: &str) -> Result<Client> {
+    until(&format!("{host}:{port} lets {} in", login.user), Duration::from_secs(30), || async {
+        Ok(match connect(host, port, login, database).await {
+            Ok(client) => Look::Done(client),
+            Err(error) => Look::NotYet(format!("{error:#}")),
+        })
+    })
+    .await
+}
+
 /// The namespace of the servers.
 pub const NAMESPACE: &str = "postgres";

@@ -6,7 +6,7 @@ use anyhow::Result;
 use pgrouting_crds::status::ServerRole;
 use pgrouting_e2e::load::Load;
 use pgrouting_e2e::pool::{Pool, restarts};
-use pgrouting_e2e::postgres::{connect, expose_addresses, expose_by_name};
+use pgrouting_e2e::postgres::{connect, connect_soon, expose_addresses, expose_by_name};
 use pgrouting_e2e::story::{SOON, Story, servers_named};
 use pgrouting_e2e::wait::{Look, until};
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ async fn endpoints_of_services_are_followed() -> Result<()> {
         "auth": {"type": "UserList", "users": [{"name": "app"}]},
     });
     let pool = pool_of_two(&story, &spec).await?;
-    let client = connect(&pool.address("").await?, 5432, &story.login, &story.login.user).await?;
+    let client = connect_soon(&pool.address("").await?, 5432, &story.login, &story.login.user).await?;
 
     expose_addresses(&story.cluster, &story.namespace, "db-replicas", &addresses[1..]).await?;
     wait_for_servers(&pool, 3).await?;
@@ -80,7 +80,7 @@ async fn addresses_of_names_are_followed() -> Result<()> {
         "auth": {"type": "UserList", "users": [{"name": "app"}]},
     });
     let pool = pool_of_two(&story, &spec).await?;
-    let client = connect(&pool.address("").await?, 5432, &story.login, &story.login.user).await?;
+    let client = connect_soon(&pool.address("").await?, 5432, &story.login, &story.login.user).await?;
 
     expose_by_name(&story.cluster, &story.namespace, "db", &addresses).await?;
     wait_for_servers(&pool, 3).await?;

@@ -1,7 +1,7 @@
 //! Story: the further Services of a pool lead where their names say.
 
 use anyhow::Result;
-use pgrouting_e2e::postgres::connect;
+use pgrouting_e2e::postgres::connect_soon;
 use pgrouting_e2e::story::Story;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
@@ -13,7 +13,8 @@ async fn primary_and_readonly_services_lead_where_they_say() -> Result<()> {
     let pool = story.pool("orders", &["pg-a", "pg-b", "pg-c"], endpoints).await?;
 
     for (suffix, is_replica) in [("", false), ("-primary", false), ("-readonly", true)] {
-        let client = connect(&pool.address(suffix).await?, 6432, &story.login, &story.login.user).await?;
+        let client =
+            connect_soon(&pool.address(suffix).await?, 6432, &story.login, &story.login.user).await?;
         for _ in 0..5 {
             let row = client.query_one("SELECT pg_is_in_recovery()", &[]).await?;
             assert_eq!(row.get::<_, bool>(0), is_replica, "Service orders{suffix}");

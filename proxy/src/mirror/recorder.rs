@@ -108,7 +108,12 @@ impl Recorder {
             let stream = self.stream.as_ref()?;
             (!self.hub.has_room(stream, OVERHEAD)).then_some(Loss::QueueFull)
         };
-        let loss = loss.or_else(|| self.hub.admits()).or_else(is_full);
+        let admits = self.hub.admits();
+        if admits == Some(Loss::Off) {
+            // The mirror's thread has not heard of the document yet: this is from before.
+            return;
+        }
+        let loss = loss.or(admits).or_else(is_full);
         self.draft = Some(Box::new(Draft {
             beginning,
             steps: Vec::new(),
