@@ -140,6 +140,23 @@ pub fn rolled_back(step: &Step) -> RolledBack {
     if texts.iter().all(|sql| is_fit(sql)) { RolledBack::AsItIs } else { RolledBack::Unfit }
 }
 
+/// Whether a request sets something, or may: before its first query a transaction that is declared READ ONLY can take that
+/// back where it is run.
+#[must_use]
+pub fn may_set(step: &Step) -> bool {
+    texts(step).iter().any(|sql| {
+        let mut lexer = Lexer::new(sql, false);
+        let mut is_start = true;
+        let found = lexer.by_ref().any(|token| {
+            let was_start = std::mem::replace(&mut is_start, token == Token::Symbol(b';'));
+            let is = |name: &[u8]| matches!(token, Token::Word(word) if word.eq_ignore_ascii_case(name));
+            was_start && (is(b"set") || is(b"reset"))
+        });
+        // Where its strings end would decide where its statements begin.
+        found || lexer.met_backslash
+    })
+}
+
 fn is_fit(sql: &[u8]) -> bool {
     const ENDS: [&str; 3] = ["commit", "end", "prepare"];
     const LONERS: [&str; 12] = [

@@ -20,7 +20,7 @@ use crate::mirror::hub::{Hub, Next, Stream};
 use crate::mirror::ledger::locked;
 use crate::mirror::loss::Loss;
 use crate::mirror::replay::{Answered, Failure, give_settings, run};
-use crate::mirror::rewrite::{RolledBack, rolled_back, texts};
+use crate::mirror::rewrite::{RolledBack, may_set, rolled_back, texts};
 use crate::mirror::unit::Unit;
 use crate::pool::lease::{Lease, Slot};
 use crate::pool::server_pool::{Grant, PoolLimits, Request, SWEEP_INTERVAL, ServerPool, Taken};
@@ -353,9 +353,10 @@ impl Shared {
 fn unfit(unit: &Unit) -> Option<Loss> {
     match unit.statements {
         MirrorStatements::All => None,
-        // The session takes back what protects the mirror.
+        // What protects the mirror would be taken back.
         MirrorStatements::ReadsOnly => {
-            unit.settings.value("default_transaction_read_only").is_some().then_some(Loss::Unsupported)
+            let is_set = unit.settings.value("default_transaction_read_only").is_some();
+            (is_set || unit.steps.iter().any(may_set)).then_some(Loss::Unsupported)
         }
         // What the session leaves behind would be rolled back.
         MirrorStatements::RolledBackWrites if unit.needs_state || unit.keeps => Some(Loss::State),

@@ -13,9 +13,9 @@ use super::support::message::{
     batch, bind, close, copy_data, copy_done, copy_fail, execute, parse, query, sync,
 };
 use super::support::poll;
-use super::support::proxy::{Proxy, document};
+use super::support::proxy::{Proxy, document, server};
 use super::support::random::Random;
-use super::support::server::{Database, primary};
+use super::support::server::{Database, catch_up, primary, standby};
 
 /// A database, another one that its traffic is copied to, and a proxy in between.
 pub struct Pair {
@@ -393,6 +393,27 @@ fn only_reads_are_copied_where_only_reads_are_to_be() {
     assert_eq!(report.errors, named(&[("25006", 1)]), "{report:?}");
     assert!(report.skipped["not_read"] > before.skipped.get("not_read").copied().unwrap_or_default());
     assert_eq!(report.diverged_since, None, "reads say where rows differ");
+}
+
+#[test]
+fn a_transaction_that_stops_being_read_only_writes_nothing_where_only_reads_are_copied() {
+    let mut pair = pair("CREATE TABLE t(a int)", |mirror| mirror.statements = MirrorStatements::ReadsOnly);
+    pair.proxy.change(|config| config.servers.push(server("two", standby().port)));
+    catch_up(&mut primary().admin("postgres"), &mut standby().admin("postgres"));
+    let mut client = pair.client();
+    poll("READ ONLY transactions to be copied", || {
+        client.run("BEGIN READ ONLY");
+        client.run("SELECT count(*) FROM t");
+        client.run("COMMIT");
+        (pair.report().mirrored > 0).then_some(())
+    });
+    // A standby refuses that, and the mirror would not.
+    client.run("BEGIN READ ONLY");
+    client.try_query("SET TRANSACTION READ WRITE");
+    client.try_query("INSERT INTO t VALUES (1)");
+    client.try_query("COMMIT");
+    poll("it to be left out", || pair.report().skipped.contains_key("unsupported").then_some(()));
+    assert_eq!(pair.both("SELECT count(*) FROM t"), (vec!["0".to_owned()], vec!["0".to_owned()]));
 }
 
 #[test]
