@@ -1,7 +1,8 @@
 //! The admin API over HTTP: health, readiness, metrics, report, and new documents.
 //!
-//! `GET /healthz`, `GET /readyz` and `GET /metrics` are served in plain HTTP on `process.probeListen`; `GET /report`
-//! `GET /mirror-report` and `PUT /config`, and the others too, on `process.adminListen` to whoever shows a client certificate or the token.
+//! `GET /healthz`, `GET /readyz` and `GET /metrics` are served in plain HTTP on `process.probeListen`; `GET /report`,
+//! `GET /mirror-report` and `PUT /config`, and the others too, on `process.adminListen` to whoever shows a client
+//! certificate or the token.
 //! `POST /cancel` is for peers, whose certificate opens nothing else.
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use pgrouting_contract::config::ProxyConfig;
-use pgrouting_contract::mirror::{MirrorReport, MirrorState};
+use pgrouting_contract::mirror::{MirrorReport, MirrorState, differing};
 use pgrouting_contract::report::ProxyReport;
 use pgrouting_contract::stage::Stage;
 
@@ -62,7 +62,7 @@ pub fn mirror_view(config: &ProxyConfig, reports: &[&ProxyReport]) -> Option<Mir
         dropped: sum(|mirror| total(mirror.dropped.values())),
         skipped: sum(|mirror| total(mirror.skipped.values())),
         compared: sum(|mirror| total(mirror.verdicts.values())),
-        differing: sum(differing),
+        differing: sum(|mirror| differing(&mirror.verdicts)),
         errors: sum(|mirror| total(mirror.errors.values())),
         source_micros: sum(|mirror| mirror.source_micros),
         mirror_micros: sum(|mirror| mirror.mirror_micros),
@@ -76,14 +76,6 @@ fn badness(state: MirrorState) -> u8 {
         MirrorState::Inactive => 1,
         MirrorState::Broken => 2,
     }
-}
-
-/// Verdicts that are none of a difference. Any other one is, those of a newer proxy too.
-const ALIKE: [&str; 2] = ["match", "order"];
-
-fn differing(mirror: &MirrorReport) -> u64 {
-    let verdicts = mirror.verdicts.iter().filter(|(verdict, _)| !ALIKE.contains(&verdict.as_str()));
-    total(verdicts.map(|(_, count)| count))
 }
 
 fn total<'a>(counts: impl Iterator<Item = &'a u64>) -> u64 {

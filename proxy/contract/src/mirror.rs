@@ -174,6 +174,16 @@ pub struct MirrorReport {
     pub statements: Vec<MirrorStatement>,
 }
 
+/// Verdicts that are none of a difference. Any other one is, those of a newer proxy too.
+const ALIKE: [&str; 2] = ["match", "order"];
+
+/// How many of these verdicts somebody should look at.
+#[must_use]
+pub fn differing(verdicts: &BTreeMap<String, u64>) -> u64 {
+    let differences = verdicts.iter().filter(|(verdict, _)| !ALIKE.contains(&verdict.as_str()));
+    differences.map(|(_, count)| *count).fold(0, u64::saturating_add)
+}
+
 /// Whether copies are being sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum MirrorState {

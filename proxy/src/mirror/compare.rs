@@ -48,12 +48,6 @@ impl Verdict {
         }
     }
 
-    /// Whether somebody should look at it. An order that nobody asked for is none's business.
-    #[must_use]
-    pub const fn is_difference(self) -> bool {
-        !matches!(self, Self::Match | Self::Order)
-    }
-
     /// Whether one side failed in another way than the other.
     #[must_use]
     pub const fn is_failure(self) -> bool {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pgrouting_contract::mirror::{MirrorReport, MirrorStatement};
+use pgrouting_contract::mirror::{MirrorReport, MirrorStatement, differing};
 use prometheus::{Histogram, HistogramOpts};
 
 use crate::classify::repeatable::{Rows, rows};
@@ -218,13 +218,6 @@ impl Entry {
             difference: self.difference.clone(),
         }
     }
-}
-
-/// How many of these verdicts somebody should look at.
-#[must_use]
-pub fn differing(verdicts: &BTreeMap<String, u64>) -> u64 {
-    let differences = Verdict::ALL.iter().filter(|verdict| verdict.is_difference());
-    differences.filter_map(|verdict| verdicts.get(verdict.as_str())).sum()
 }
 
 /// How many of these requests count for the times: those that failed on both sides or on neither.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use pgrouting_contract::mirror::{MirrorReport, MirrorStatement};
+use pgrouting_contract::mirror::{MirrorReport, MirrorStatement, differing};
 
-use crate::mirror::ledger::{differing, timed};
+use crate::mirror::ledger::timed;
 
 /// The columns of [`statements`].
 pub const DIFFS: [&str; 7] =
