@@ -288,6 +288,7 @@ fn report_of(admin: &Admin) -> ProxyReport {
             .collect(),
         split: split_of(admin),
         mirror: mirror_of(admin),
+        measures: pgrouting_contract::measures::Measures::default(),
         session_state: admin
             .audit
             .entries()

@@ -1,6 +1,7 @@
 //! What the majority of the proxies says, and which pods are out of step.
 
 use pgrouting_contract::config::{ConfigHash, Generation};
+use pgrouting_contract::measures::Measures;
 use pgrouting_contract::report::{ClientReport, ConfigReport, ProxyState, Rotation, ServerReport, Totals};
 use pgrouting_contract::stage::Stage;
 use serde_json::json;
@@ -62,6 +63,7 @@ fn report(hash: &ConfigHash, generation: u64, servers: Vec<ServerReport>) -> Pro
         pinned: BTreeMap::new(),
         split: pgrouting_contract::report::SplitReport::default(),
         mirror: None,
+        measures: Measures::default(),
         session_state: Vec::new(),
     }
 }

@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use axum::routing::{get, put};
 use hyper_util::service::TowerToHyperService;
 use pgrouting_contract::config::{ConfigHash, Generation, ProxyConfig};
+use pgrouting_contract::measures::Measures;
 use pgrouting_contract::report::{ClientReport, ConfigReport, ProxyState, Totals};
 use pgrouting_contract::stage::Stage;
 use rustls::ServerConfig;
@@ -46,6 +47,7 @@ fn report(told: &Told) -> ProxyReport {
         pinned: std::collections::BTreeMap::new(),
         split: pgrouting_contract::report::SplitReport::default(),
         mirror: None,
+        measures: Measures::default(),
         session_state: Vec::new(),
     }
 }

@@ -6,6 +6,8 @@
 
 pub mod config;
 pub mod duration;
+pub mod histogram;
+pub mod measures;
 pub mod mirror;
 pub mod peers;
 pub mod report;

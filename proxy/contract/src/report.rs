@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigHash, Generation};
+use crate::measures::Measures;
 use crate::mirror::MirrorReport;
 use crate::stage::Stage;
 
@@ -69,6 +70,9 @@ pub struct ProxyReport {
     /// The copy of the traffic; absent where the document has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorReport>,
+    /// What the gates of a rollout are judged by.
+    #[serde(default)]
+    pub measures: Measures,
     /// What clients do that ties them to one server connection, or relies on one; the most frequent first, at most 256
     /// entries since the process started. In session mode this is what to look at before a pool is taken to transaction
     /// mode.
