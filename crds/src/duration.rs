@@ -24,6 +24,12 @@ impl PoolDuration {
         Self(Duration::from_secs(secs))
     }
 
+    /// A duration of whole milliseconds.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(Duration::from_millis(millis))
+    }
+
     /// The span itself.
     #[must_use]
     pub const fn get(self) -> Duration {

@@ -4,4 +4,6 @@
 pub mod definition;
 pub mod duration;
 pub mod spec;
+pub mod stage;
 pub mod status;
+pub mod time;

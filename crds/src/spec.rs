@@ -17,13 +17,16 @@ use crate::spec::credentials::CredentialsSecret;
 use crate::spec::mirror::Mirror;
 use crate::spec::pooling::Pooling;
 use crate::spec::proxy::Proxy;
+use crate::spec::rollout::Rollout;
 use crate::spec::split::Split;
 use crate::status::PgRoutingPoolStatus;
 
 pub mod credentials;
+pub mod gates;
 pub mod mirror;
 pub mod pooling;
 pub mod proxy;
+pub mod rollout;
 pub mod split;
 
 /// A fleet of PostgreSQL routing proxies in front of one primary and its replicas.
@@ -54,13 +57,16 @@ pub mod split;
     printcolumn(name = "Target", type_ = "string", json_path = ".spec.rollout.stage"),
     printcolumn(name = "Split%", type_ = "integer", json_path = ".status.rollout.splitPercent"),
     printcolumn(name = "Mirror%", type_ = "integer", json_path = ".status.rollout.mirrorPercent"),
+    printcolumn(name = "Rollout", type_ = "string", json_path = r#".status.conditions[?(@.type=="Progressing")].reason"#),
     printcolumn(name = "Proxies", type_ = "string", json_path = ".status.proxies.summary"),
-    printcolumn(name = "Primary", type_ = "string", json_path = ".status.backends.primary"),
     printcolumn(name = "Replicas", type_ = "string", json_path = ".status.backends.replicasSummary"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Step", type_ = "string", priority = 1, json_path = ".status.rollout.stepSummary"),
+    printcolumn(name = "Soak-Until", type_ = "string", priority = 1, json_path = ".status.rollout.soakUntil"),
+    printcolumn(name = "Primary", type_ = "string", priority = 1, json_path = ".status.backends.primary"),
     printcolumn(name = "Config", type_ = "string", priority = 1, json_path = ".status.config.shortHash"),
     printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
-    printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#)
+    printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Progressing")].message"#)
 )]
 #[x_kube(validation = Rule::new("self.rollout.stage != 'Mirror' || has(self.mirror)")
     .message("stage Mirror needs spec.mirror").field_path(".rollout.stage"))]
@@ -86,7 +92,7 @@ pub struct PgRoutingPoolSpec {
     /// The Services that clients connect to.
     #[serde(default)]
     pub service: PoolService,
-    /// How far the pool may go.
+    /// How far the pool may go, and how it gets there.
     #[serde(default)]
     pub rollout: Rollout,
     /// How reads are told from writes, and where they go, from the stage Split on.
@@ -315,39 +321,6 @@ pub enum Endpoint {
     Primary,
     /// Every statement runs on a replica.
     ReadOnly,
-}
-
-/// How far the pool may go.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct Rollout {
-    /// The stage to reach.
-    #[serde(default)]
-    pub stage: Stage,
-}
-
-/// The steps of a rollout.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Stage {
-    /// Connections are shared; every statement runs on the primary.
-    #[default]
-    PoolingOnly,
-    /// Reads go to replicas.
-    Split,
-    /// Reads go to replicas, and the traffic is copied to another database.
-    Mirror,
-}
-
-impl Stage {
-    /// The name as it stands in the spec.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::PoolingOnly => "PoolingOnly",
-            Self::Split => "Split",
-            Self::Mirror => "Mirror",
-        }
-    }
 }
 
 impl Default for Probe {

@@ -6,10 +6,13 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Stage;
+use crate::status::rollout::RolloutStatus;
+use crate::time::time_schema;
+
+pub mod rollout;
 
 /// The status of a pool.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
@@ -214,20 +217,6 @@ pub enum ServerState {
     Fenced,
 }
 
-/// How far the pool has come.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct RolloutStatus {
-    /// The stage in effect: that of the document which every proxy runs.
-    pub stage: Stage,
-    /// The share of sessions or transactions whose reads go to replicas, in percent.
-    #[serde(default)]
-    pub split_percent: i32,
-    /// The share of sessions whose transactions are copied, in percent.
-    #[serde(default)]
-    pub mirror_percent: i32,
-}
-
 /// What comes of the copied traffic. Each figure is the sum of what the proxies that are there have counted since they
 /// started or the mirror was changed.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
@@ -298,8 +287,4 @@ impl MirrorState {
             Self::Broken => "Broken",
         }
     }
-}
-
-fn time_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "string", "format": "date-time"})
 }

@@ -3,14 +3,19 @@
 use std::path::Path;
 
 /// A module and what it may import, in the order of the data's path.
-const MAY_IMPORT: [(&str, &[&str]); 9] = [
+const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("duration", &[]),
+    ("stage", &[]),
+    ("time", &[]),
     ("spec/credentials", &[]),
     ("spec/pooling", &["duration"]),
     ("spec/proxy", &["duration"]),
     ("spec/split", &["duration"]),
     ("spec/mirror", &["duration", "spec/credentials", "spec/pooling"]),
-    ("status", &["spec"]),
+    ("spec/gates", &["duration"]),
+    ("spec/rollout", &["duration", "stage", "spec/gates"]),
+    ("status/rollout", &["duration", "stage", "time"]),
+    ("status", &["time", "status/rollout"]),
     // The derive ties a kind to its status, so these two know each other.
     (
         "spec",
@@ -21,6 +26,7 @@ const MAY_IMPORT: [(&str, &[&str]); 9] = [
             "spec/mirror",
             "spec/pooling",
             "spec/proxy",
+            "spec/rollout",
             "spec/split",
         ],
     ),

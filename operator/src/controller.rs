@@ -27,6 +27,7 @@ use crate::resolve::{ResolveStores, uses_service};
 use crate::settings::WatchScope;
 use crate::watches::{WatchHealth, watched};
 
+pub mod judge;
 pub mod pass;
 
 /// How soon after the last of several changes a pass begins.
@@ -69,6 +70,7 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
         caches: Caches {
             owned: OwnedStores { deployments, services, service_accounts, disruption_budgets },
             resolved: ResolveStores { dns: operator.dns.clone(), pods, endpoint_slices },
+            pools: pools.clone(),
         },
         memories: Memories::new(operator.metrics.clone()),
         pools: pools.clone(),

@@ -4,6 +4,7 @@ use pgrouting_crds::spec::PgRoutingPool;
 use pgrouting_crds::spec::credentials::CredentialsSecret;
 
 use crate::desired::{DesiredObjects, desired};
+use crate::position::{Ladder, Position};
 use crate::resolve::{Credentials, ResolvedRefs, referenced_secrets};
 use crate::validate::{ValidatedPool, validate};
 
@@ -50,9 +51,15 @@ pub(crate) fn secret_reference(name: &str) -> CredentialsSecret {
     serde_json::from_value(serde_json::json!({"name": name})).unwrap()
 }
 
+/// The end of the stage that a pool asks for.
+pub(crate) fn at_target(pool: &PgRoutingPool) -> Position {
+    let ladder = Ladder::of(&pool.spec);
+    ladder.rung(ladder.end_of(pool.spec.rollout.stage)).position
+}
+
 /// A pool that is valid.
 pub(crate) fn validated(pool: &PgRoutingPool, refs: &ResolvedRefs) -> ValidatedPool {
-    validate(pool, refs, IMAGE).unwrap()
+    validate(pool, refs, &at_target(pool), IMAGE).unwrap()
 }
 
 /// All objects of a pool with this spec.

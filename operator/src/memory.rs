@@ -3,7 +3,7 @@
 //! All of it can be lost: it only saves writes, handshakes and time. What must survive a restart is in the status and in
 //! the pool's objects.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::lease::Epoch;
 use crate::metrics::Metrics;
 use crate::observe::Observation;
 use crate::proxies::{AccessError, ProxyAccess, ProxyAnswer, ProxyError};
+use crate::rollout::gates::ExternalValue;
+use crate::rollout::lookout::Lookout;
 
 /// How long a settled pool is left alone.
 const SETTLED_PERIOD: Duration = Duration::from_secs(10);
@@ -48,6 +50,10 @@ pub struct PoolMemory {
     pub silent: BTreeSet<String>,
     /// How many passes in a row have failed.
     pub failures: u32,
+    /// What is remembered of the figures.
+    lookout: Lookout,
+    /// What a Prometheus said, and when.
+    external: (Option<Instant>, BTreeMap<String, ExternalValue>),
     uid: Option<String>,
     access: Option<(AdminCertificates, Epoch, ProxyAccess)>,
     unsettled_since: Option<Instant>,
@@ -105,6 +111,22 @@ impl PoolMemory {
         {
             metrics.config_propagation_seconds.observe(changed_at.elapsed().as_secs_f64());
         }
+    }
+
+    /// What the rollout is decided by: what a Prometheus said, and the figures so far.
+    pub const fn rollout(&mut self) -> (&BTreeMap<String, ExternalValue>, &mut Lookout) {
+        (&self.external.1, &mut self.lookout)
+    }
+
+    /// Whether a Prometheus has not been asked for so long.
+    #[must_use]
+    pub fn is_external_due(&self, period: Duration) -> bool {
+        self.external.0.is_none_or(|asked| asked.elapsed() >= period)
+    }
+
+    /// What a Prometheus says now.
+    pub fn external_answers(&mut self, answers: BTreeMap<String, ExternalValue>) {
+        self.external = (Some(Instant::now()), answers);
     }
 
     /// How long to wait for the next pass.

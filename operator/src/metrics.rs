@@ -142,12 +142,13 @@ impl Metrics {
 }
 
 /// The types of conditions that have a series.
-pub const POOL_CONDITIONS: [&str; 8] = [
+pub const POOL_CONDITIONS: [&str; 9] = [
     "Ready",
     "ConfigAccepted",
     "ConfigApplied",
     "BackendsHealthy",
     "CredentialsValid",
+    "Progressing",
     "SplitActive",
     "MirrorHealthy",
     "Stalled",

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use clap::{Parser, ValueEnum};
 
+use crate::prometheus_query::PrometheusUrl;
+
 /// Reconciles PgRoutingPool objects.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "pgrouting-operator", version)]
@@ -31,6 +33,10 @@ pub struct Settings {
     /// Where /metrics, /healthz and /readyz are served in plain HTTP.
     #[arg(long, env = "PGROUTING_METRICS_LISTEN", default_value = "0.0.0.0:8080")]
     pub metrics_listen: SocketAddr,
+
+    /// The Prometheus that external gates of rollouts ask, as `http://host:port`.
+    #[arg(long, env = "PGROUTING_PROMETHEUS_URL")]
+    pub prometheus_url: Option<PrometheusUrl>,
 
     /// The form of log lines.
     #[arg(long, env = "PGROUTING_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]

@@ -18,11 +18,11 @@ use serde_json::json;
 use crate::names::STATUS_FIELD_MANAGER;
 use crate::observe::{Observation, PodSync};
 use crate::resolve::API_TIMEOUT;
-use crate::status::condition::{ConditionType, Finding, Reason, set_condition, whole_seconds};
+use crate::status::condition::{ConditionType, Finding, Reason, set_condition};
 use crate::status::findings::findings;
 use crate::status::found::Found;
 use crate::status::mirror::mirror_status;
-use crate::status::rollout::rollout;
+use crate::time::whole_seconds;
 
 pub mod condition;
 pub mod findings;
@@ -42,9 +42,10 @@ pub fn status(
     let observation = found.observation;
     let mut conditions: Vec<PoolCondition> =
         before.map(|status| status.conditions.clone()).unwrap_or_default();
-    let rollout = rollout(before, found);
     let mirror = mirror_status(before, found, now);
-    for finding in findings(found, rollout.as_ref(), mirror.as_ref()) {
+    let progressing =
+        conditions.iter().find(|known| known.kind == ConditionType::Progressing.as_str()).cloned();
+    for finding in findings(found, mirror.as_ref(), progressing.as_ref(), now) {
         set_condition(&mut conditions, finding, found.generation, now);
     }
     PgRoutingPoolStatus {
@@ -60,7 +61,7 @@ pub fn status(
             out_of_sync: out_of_sync(before, observation, now),
         }),
         backends: backends(before, found, now),
-        rollout,
+        rollout: found.rollout.cloned(),
         mirror,
     }
 }

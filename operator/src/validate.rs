@@ -14,9 +14,10 @@ use pgrouting_crds::spec::credentials::CredentialsSecret;
 use pgrouting_crds::spec::pooling::Pooling;
 use pgrouting_crds::spec::proxy::{DisruptionBudget, ImagePullPolicy};
 use pgrouting_crds::spec::split::Split;
-use pgrouting_crds::spec::{AuthType, BackendsType, PgRoutingPool, PoolService, Stage};
+use pgrouting_crds::spec::{AuthType, BackendsType, PgRoutingPool, PoolService};
 use sha2::{Digest as _, Sha256};
 
+use crate::position::Position;
 use crate::resolve::{Credentials, CredentialsFault, ResolvedRefs, login_secrets};
 use crate::validate::mirror::{MirrorLogin, mirror, mirror_faults};
 
@@ -47,8 +48,8 @@ pub struct ValidatedPool {
     pub user_files: Vec<UserFiles>,
     /// What is wrong with the Secrets that the spec names.
     pub credential_faults: Vec<CredentialsFault>,
-    /// The stage to reach.
-    pub stage: Stage,
+    /// What the proxies are told of the rollout.
+    pub position: Position,
     /// How reads are told from writes, and where they go.
     pub split: Split,
     /// Where a copy of the traffic goes, with each proxy's part of its limits.
@@ -133,6 +134,7 @@ pub const USERS_MOUNT: &str = "/etc/pgrouting/users";
 pub fn validate(
     pool: &PgRoutingPool,
     refs: &ResolvedRefs,
+    position: &Position,
     default_image: &str,
 ) -> Result<ValidatedPool, InvalidSpec> {
     let mut faults = Vec::new();
@@ -167,7 +169,8 @@ pub fn validate(
     let (user_files, credential_faults) = user_files(refs);
     let (auth, probe_user) = logins(pool, refs, &user_files);
     let each = |limit| share(limit, spec.proxy.replicas, refs.live_pods);
-    let (mirror, stage) = mirror(spec, mirror_login(pool, &user_files), refs.previous.as_ref(), each);
+    let login = mirror_login(pool, &user_files);
+    let (mirror, stage) = mirror(spec, position, login, refs.previous.as_ref(), each);
     Ok(ValidatedPool {
         name: pool.name_any(),
         namespace: pool.namespace().unwrap_or_default(),
@@ -180,7 +183,7 @@ pub fn validate(
         auth,
         user_files,
         credential_faults,
-        stage,
+        position: Position { stage, ..*position },
         split: spec.split.clone(),
         mirror,
         pooling: spec.pooling.clone(),

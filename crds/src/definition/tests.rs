@@ -51,7 +51,16 @@ fn every_list_map_and_text_of_the_spec_is_bounded() {
 fn defaults_are_complete_so_that_rules_can_read_them() {
     let spec = &spec_schema()["properties"]["spec"]["properties"];
     assert_eq!(spec["auth"]["default"], serde_json::json!({"type": "Passthrough"}));
-    assert_eq!(spec["rollout"]["default"], serde_json::json!({"stage": "PoolingOnly"}));
+    assert_eq!(spec["rollout"]["default"]["stage"], "PoolingOnly");
+    assert_eq!(spec["rollout"]["default"]["evaluationPeriod"], "15s");
+    assert_eq!(
+        spec["rollout"]["default"]["splitSteps"][4],
+        serde_json::json!({"percent": 100, "soak": "24h"})
+    );
+    assert_eq!(
+        spec["rollout"]["default"]["gates"]["replicaLag"],
+        serde_json::json!({"mode": "Enforce", "max": "10s"})
+    );
     assert_eq!(spec["split"]["default"]["maxPercent"], 100);
     assert_eq!(spec["split"]["default"]["catalogInterval"], "15s");
     // A mirror is there or is not: its members have defaults, it has none.

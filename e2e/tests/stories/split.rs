@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use pgrouting_crds::spec::Stage;
+use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::ConditionStatus::{False, True};
 use pgrouting_e2e::load::Load;
 use pgrouting_e2e::pool::{Pool, restarts};

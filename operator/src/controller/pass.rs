@@ -10,13 +10,16 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::events::Recorder;
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt as _};
-use pgrouting_crds::spec::{PgRoutingPool, Stage};
+use pgrouting_crds::spec::PgRoutingPool;
+use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::{ConditionStatus, PgRoutingPoolStatus};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::apply::{Applier, ApplyFault, OwnedStores};
+use crate::controller::judge::{Judged, ask_prometheus, has_moved};
 use crate::desired::config_map::Document;
 use crate::desired::{DesiredError, DesiredObjects, desired};
 use crate::dns::Dns;
@@ -26,12 +29,17 @@ use crate::memory::PoolMemory;
 use crate::metrics::Metrics;
 use crate::names::PoolNames;
 use crate::observe::{addresses, observe, pods_of};
+use crate::position::{Position, enter};
+use crate::prometheus_query::PrometheusUrl;
 use crate::proxies::AccessError;
 use crate::resolve::{ResolveError, ResolveStores, ResolvedRefs, resolve};
 use crate::status::found::{Found, SpecVerdict};
 use crate::status::{StatusError, forbidden, status, unreadable, write, write_conditions};
 use crate::validate::{InvalidSpec, SpecFault, ValidatedPool, validate};
 use crate::watches::WatchHealth;
+
+/// How often the proxies are asked while gates are judged.
+const JUDGING_PERIOD: Duration = Duration::from_secs(2);
 
 /// What the passes over all pools share.
 #[derive(Clone)]
@@ -52,15 +60,21 @@ pub struct Operator {
     pub missing_parts: watch::Receiver<Vec<String>>,
     /// Host names that pools take their servers from.
     pub dns: Dns,
+    /// When it began.
+    pub started: Instant,
+    /// The Prometheus that gates may ask.
+    pub prometheus: Option<PrometheusUrl>,
 }
 
 /// The caches that a pass reads.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Caches {
     /// Of the kinds that pools own.
     pub owned: OwnedStores,
     /// Of what pools point at.
     pub resolved: ResolveStores,
+    /// Of the pools themselves.
+    pub pools: Store<DeserializeGuard<PgRoutingPool>>,
 }
 
 /// When to look at a pool again.
@@ -127,8 +141,10 @@ pub async fn pass(
         Err(error) if error.is_forbidden() => return blocked(pool, operator, memory, &error).await,
         Err(error) => return Err(error.into()),
     };
-    // 2 and 3. What there should be (pure).
-    let built = build(pool, &refs, &operator.proxy_image)?;
+    // 2 and 3. What there should be (pure), the rollout as far as the spec alone decides on it.
+    let before = memory.written.as_ref().or(pool.status.as_ref()).and_then(|status| status.rollout.clone());
+    let entered = enter(before.as_ref(), refs.previous.as_ref(), &pool.spec, Timestamp::now());
+    let built = build(pool, &refs, &Position::of(&entered), &operator.proxy_image)?;
     // 4. Write it (writes the API).
     let effect = Box::pin(put_into_effect(pool, built, &refs, &pods, operator, caches, memory)).await;
     // 5. Push it to the proxies that run another document, and hear what they say.
@@ -143,12 +159,34 @@ pub async fn pass(
     let now = Timestamp::now();
     let observation = observe(&pods, effect.deployment.as_ref(), &answers, effect.document.as_ref(), now);
     memory.learn(&observation, &answers, &operator.metrics);
-    // 6. Say so (writes the status).
+    // 6. May the rollout go on? (asks a Prometheus where there is one to ask, and is pure apart from that)
+    let decision = match effect.verdict {
+        SpecVerdict::Accepted => {
+            ask_prometheus(operator.prometheus.as_ref(), pool, memory).await;
+            let judged = Judged {
+                pool,
+                pools: &caches.pools,
+                entered: &entered,
+                answers: &answers,
+                observation: &observation,
+                deployment: effect.deployment.as_ref(),
+                now,
+                uptime: operator.started.elapsed(),
+            };
+            Some(judged.decide(memory))
+        }
+        SpecVerdict::Invalid(_) | SpecVerdict::InvalidParameter(_) | SpecVerdict::NoServers(_) => None,
+    };
+    let has_moved = decision.as_ref().is_some_and(|decision| has_moved(&entered, &decision.rollout));
+    // 7. Say so (writes the status).
     let missing_parts = operator.missing_parts.borrow().clone();
     let replicas_wanted = pool.spec.proxy.replicas;
     let found = Found {
         generation: pool.metadata.generation,
         target: pool.spec.rollout.stage,
+        rollout: decision.as_ref().map(|decision| &decision.rollout).or(before.as_ref()),
+        progress: decision.as_ref().map(|decision| &decision.progress),
+        progress_deadline: pool.spec.rollout.progress_deadline.get(),
         verdict: effect.verdict,
         document: effect.document.as_ref(),
         backend_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.backend_faults),
@@ -166,16 +204,29 @@ pub async fn pass(
     if !passing.is_empty() {
         return Err(PassError::Apply(passing.join("; ")));
     }
+    if has_moved {
+        // What has been decided and written down is now done.
+        return Ok(NextLook::After(Duration::ZERO));
+    }
     // What waits for a person is looked at as seldom as what is settled.
     let is_moving = effect.faults.is_empty() && observation.is_unsettled(replicas_wanted);
-    Ok(NextLook::After(memory.next_look(is_moving)))
+    let pause = memory.next_look(is_moving);
+    let is_judging = decision.is_some_and(|decision| !decision.rollout.gates.is_empty());
+    // A gate that fails at once is to be seen at once.
+    let judging_period = pool.spec.rollout.evaluation_period.get().min(JUDGING_PERIOD * 5) / 5;
+    Ok(NextLook::After(if is_judging { pause.min(judging_period) } else { pause }))
 }
 
 type Built = Result<(ValidatedPool, DesiredObjects), SpecVerdict>;
 
 /// Steps 2 and 3. A spec that makes no sense is a verdict, not an error.
-fn build(pool: &PgRoutingPool, refs: &ResolvedRefs, proxy_image: &str) -> Result<Built, DesiredError> {
-    let validated = match validate(pool, refs, proxy_image) {
+fn build(
+    pool: &PgRoutingPool,
+    refs: &ResolvedRefs,
+    position: &Position,
+    proxy_image: &str,
+) -> Result<Built, DesiredError> {
+    let validated = match validate(pool, refs, position, proxy_image) {
         Ok(validated) => validated,
         Err(InvalidSpec { fault, reasons }) => {
             return Ok(Err(match fault {
@@ -283,7 +334,7 @@ async fn blocked(
     Ok(NextLook::After(memory.next_look(false)))
 }
 
-/// Step 6.
+/// Step 7.
 async fn report(
     pool: &PgRoutingPool,
     operator: &Operator,

@@ -12,8 +12,8 @@ use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::peers::PeersConfig;
 use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
-use pgrouting_crds::spec;
 use pgrouting_crds::spec::{pooling, split};
+use pgrouting_crds::stage as api_stage;
 
 use crate::desired::labels::metadata;
 use crate::desired::secret::PEERS_SECRET;
@@ -67,12 +67,12 @@ pub fn document(
         version: 1,
         generation: Generation(0),
         pool: format!("{}/{}", pool.namespace, pool.name),
-        stage: match pool.stage {
-            spec::Stage::PoolingOnly => Stage::PoolingOnly,
-            spec::Stage::Split => Stage::Split,
-            spec::Stage::Mirror => Stage::Mirror,
+        stage: match pool.position.stage {
+            api_stage::Stage::PoolingOnly => Stage::PoolingOnly,
+            api_stage::Stage::Split => Stage::Split,
+            api_stage::Stage::Mirror => Stage::Mirror,
         },
-        split: split_config(&pool.split),
+        split: split_config(&pool.split, pool.position.split_percent),
         process: process(),
         servers: pool.servers.clone(),
         probe: ProbeConfig {
@@ -141,10 +141,9 @@ fn process() -> ProcessConfig {
     }
 }
 
-/// A stage takes effect whole, so that the largest share is the share.
-fn split_config(split: &split::Split) -> SplitConfig {
+fn split_config(split: &split::Split, percent: u8) -> SplitConfig {
     let split::Split {
-        max_percent,
+        max_percent: _,
         cohort,
         consistency,
         max_staleness,
@@ -162,7 +161,7 @@ fn split_config(split: &split::Split) -> SplitConfig {
         transactions,
     } = split.clone();
     SplitConfig {
-        percent: max_percent,
+        percent,
         cohort: match cohort {
             split::Cohort::Session => Cohort::Session,
             split::Cohort::Transaction => Cohort::Transaction,

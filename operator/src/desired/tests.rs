@@ -290,13 +290,14 @@ split:
 fn pool_that_says_nothing_of_the_split_has_the_defaults_of_the_proxy() {
     let config = built(SMALL).document.config;
     assert_eq!(config.stage, Stage::PoolingOnly);
-    assert_eq!(config.split, SplitConfig::default());
+    // Nothing is split at that stage.
+    assert_eq!(config.split, SplitConfig { percent: 0, ..SplitConfig::default() });
 }
 
 #[test]
 fn section_on_the_mirror_is_in_the_document_field_by_field_whatever_the_stage() {
-    for (stage, expected) in
-        [("PoolingOnly", Stage::PoolingOnly), ("Split", Stage::Split), ("Mirror", Stage::Mirror)]
+    for (stage, expected, percent) in
+        [("PoolingOnly", Stage::PoolingOnly, 0), ("Split", Stage::Split, 0), ("Mirror", Stage::Mirror, 30)]
     {
         let objects = built(&format!(
             "{SMALL}
@@ -324,7 +325,7 @@ mirror:
             MirrorConfig {
                 database: Some("next".to_owned()),
                 user: Some(user),
-                percent: 30,
+                percent,
                 statements: MirrorStatements::RolledBackWrites,
                 queue_bytes: 4096,
                 budget_bytes: 8192,
@@ -343,7 +344,7 @@ fn pool_without_a_mirror_has_none_and_a_bare_one_has_the_defaults_of_the_proxy()
     assert_eq!(built(SMALL).document.config.mirror, None);
     let bare = built(&format!("{SMALL}mirror: {{target: {{host: m}}}}")).document.config;
     assert_eq!(bare.stage, Stage::PoolingOnly);
-    assert_eq!(bare.mirror, Some(MirrorConfig::at("m".to_owned(), 5432)));
+    assert_eq!(bare.mirror, Some(MirrorConfig { percent: 0, ..MirrorConfig::at("m".to_owned(), 5432) }));
 }
 
 fn generation(previous: Option<&ProxyConfig>, in_status: u64, foreign: u64, spec: &str) -> u64 {

@@ -1,8 +1,9 @@
 //! Conditions: their types, their reasons, and the one way to set one.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pgrouting_crds::status::{ConditionStatus, PoolCondition};
+
+use crate::time::whole_seconds;
 
 /// The types of conditions. Stable: scripts wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum ConditionType {
     BackendsHealthy,
     /// The Secrets are there and logins work.
     CredentialsValid,
+    /// A move to another stage is under way and allowed.
+    Progressing,
     /// Reads go to replicas.
     SplitActive,
     /// Copies of the traffic are sent and answered.
@@ -94,6 +97,69 @@ pub enum Reason {
     StageNotMirror,
     /// The other database failed too often.
     MirrorBroken,
+    /// All gates pass, and the time of the step passes.
+    Soaking,
+    /// The next step has just begun.
+    StepAdvanced,
+    /// The gates are being looked at.
+    Evaluating,
+    /// The pool is at the end of the stage that is asked for.
+    StageReached,
+    /// The mode of the rollout is Paused.
+    Paused,
+    /// A person has to approve of the next step.
+    AwaitingApproval,
+    /// Another pool of the group comes first.
+    WaitingForWave,
+    /// Another pool of the group was rolled back.
+    WaveHalted,
+    /// Pods are being replaced.
+    WaitingForDeployment,
+    /// What was measured says nothing.
+    NoData,
+    /// Too little was measured.
+    InsufficientSamples,
+    /// Nothing could be measured.
+    MetricsUnavailable,
+    /// There is another primary than a moment ago.
+    PrimaryChanged,
+    /// The gate of this name stands in the way.
+    Gate(GateReason),
+    /// A gate has failed, and a person has to see to it.
+    GateFailed,
+    /// The rollout has waited for too long.
+    ProgressDeadlineExceeded,
+}
+
+/// Gates as reasons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GateReason(&'static str);
+
+/// Each gate with its reason. Those with figures of a Prometheus have one together.
+const GATE_REASONS: [(&str, &str); 13] = [
+    ("clientErrors", "ClientErrors"),
+    ("latencyP99", "LatencyP99"),
+    ("misroutedWrites", "MisroutedWrites"),
+    ("rescuedStatements", "RescuedStatements"),
+    ("replicaLag", "ReplicaLag"),
+    ("healthyReplicas", "HealthyReplicas"),
+    ("primaryConnections", "PrimaryConnections"),
+    ("poolWaitP99", "PoolWaitP99"),
+    ("mirrorDivergence", "MirrorDivergence"),
+    ("mirrorDrops", "MirrorDrops"),
+    ("mirrorImpact", "MirrorImpact"),
+    ("proxies", "ProxiesCrashing"),
+    ("external", "ExternalGate"),
+];
+
+impl GateReason {
+    /// The reason of a gate.
+    #[must_use]
+    pub fn of(gate: &str) -> Self {
+        let kind = gate.split('/').next().unwrap_or(gate);
+        let known = GATE_REASONS.iter().find(|(name, _)| *name == kind);
+        Self(known.map_or("GateFailed", |(_, reason)| reason))
+    }
 }
 
 impl ConditionType {
@@ -106,6 +172,7 @@ impl ConditionType {
             Self::ConfigApplied => "ConfigApplied",
             Self::BackendsHealthy => "BackendsHealthy",
             Self::CredentialsValid => "CredentialsValid",
+            Self::Progressing => "Progressing",
             Self::SplitActive => "SplitActive",
             Self::MirrorHealthy => "MirrorHealthy",
             Self::Stalled => "Stalled",
@@ -151,6 +218,22 @@ impl Reason {
             Self::Mirroring => "Mirroring",
             Self::StageNotMirror => "StageNotMirror",
             Self::MirrorBroken => "MirrorBroken",
+            Self::Soaking => "Soaking",
+            Self::StepAdvanced => "StepAdvanced",
+            Self::Evaluating => "Evaluating",
+            Self::StageReached => "StageReached",
+            Self::Paused => "Paused",
+            Self::AwaitingApproval => "AwaitingApproval",
+            Self::WaitingForWave => "WaitingForWave",
+            Self::WaveHalted => "WaveHalted",
+            Self::WaitingForDeployment => "WaitingForDeployment",
+            Self::NoData => "NoData",
+            Self::InsufficientSamples => "InsufficientSamples",
+            Self::MetricsUnavailable => "MetricsUnavailable",
+            Self::PrimaryChanged => "PrimaryChanged",
+            Self::Gate(GateReason(reason)) => reason,
+            Self::GateFailed => "GateFailed",
+            Self::ProgressDeadlineExceeded => "ProgressDeadlineExceeded",
         }
     }
 }
@@ -211,12 +294,6 @@ pub fn set_condition(
     }
 }
 
-/// A time as Kubernetes stores it, so that what is written compares equal to what is read back.
-#[must_use]
-pub fn whole_seconds(now: Timestamp) -> Time {
-    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
-}
-
 /// Cut at a character's end, for the API server refuses longer ones.
 fn shortened(message: String) -> String {
     match message.char_indices().map(|(at, _)| at).take_while(|at| *at <= MESSAGE_BYTES_MAX).last() {
@@ -227,6 +304,8 @@ fn shortened(message: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {

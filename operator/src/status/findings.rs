@@ -1,8 +1,9 @@
 //! What each condition should say of a pool: pure functions of what one pass found.
 
+use jiff::Timestamp;
 use pgrouting_contract::report::CredentialState;
 use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
-use pgrouting_crds::status::{MirrorStatus, RolloutStatus, ServerRole, ServerState};
+use pgrouting_crds::status::{MirrorStatus, PoolCondition, ServerRole, ServerState};
 
 use crate::apply::ApplyFault;
 use crate::observe::{Observation, PodSync, ServerView};
@@ -10,15 +11,16 @@ use crate::resolve::CredentialsFault;
 use crate::status::condition::{ConditionType, Finding, Reason};
 use crate::status::found::{Found, SpecVerdict};
 use crate::status::mirror::mirror_healthy;
-use crate::status::rollout::split_active;
+use crate::status::rollout::{progressing, split_active, stalled_rollout};
 
-/// All conditions of a pool, in the order in which they are shown. `rollout` is what is in effect, `mirror` what comes of
-/// the copied traffic.
+/// All conditions of a pool, in the order in which they are shown. `mirror` is what comes of the copied traffic, `before` the
+/// condition Progressing as it was.
 #[must_use]
 pub fn findings(
     found: &Found<'_>,
-    rollout: Option<&RolloutStatus>,
     mirror: Option<&MirrorStatus>,
+    before: Option<&PoolCondition>,
+    now: Timestamp,
 ) -> Vec<Finding> {
     let backends = backends_healthy(found);
     vec![
@@ -27,9 +29,10 @@ pub fn findings(
         config_applied(found.observation),
         backends,
         credentials_valid(found),
-        split_active(found, rollout),
-        mirror_healthy(found, rollout, mirror),
-        stalled(found),
+        progressing(found),
+        split_active(found),
+        mirror_healthy(found, mirror),
+        stalled(found, before, now),
     ]
 }
 
@@ -266,7 +269,7 @@ fn credentials_valid(found: &Found<'_>) -> Finding {
     finding(True, Reason::Valid, "no login has been refused".to_owned())
 }
 
-fn stalled(found: &Found<'_>) -> Finding {
+fn stalled(found: &Found<'_>, before: Option<&PoolCondition>, now: Timestamp) -> Finding {
     match blocker(found) {
         Some((reason, message)) => Finding::new(ConditionType::Stalled, True, reason, message),
         None if !found.missing_parts.is_empty() => {
@@ -278,12 +281,10 @@ fn stalled(found: &Found<'_>) -> Finding {
             );
             Finding::new(ConditionType::Stalled, True, Reason::CrdOutdated, message)
         }
-        None => Finding::new(
-            ConditionType::Stalled,
-            False,
-            Reason::AsExpected,
-            "nothing waits for a person".to_owned(),
-        ),
+        None => stalled_rollout(found, before, now).unwrap_or_else(|| {
+            let message = "nothing waits for a person";
+            Finding::new(ConditionType::Stalled, False, Reason::AsExpected, message)
+        }),
     }
 }
 

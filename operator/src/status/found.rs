@@ -1,11 +1,15 @@
 //! What one pass over a pool found, as the status is computed from it.
 
-use pgrouting_crds::spec::Stage;
+use std::time::Duration;
+
+use pgrouting_crds::stage::Stage;
+use pgrouting_crds::status::rollout::RolloutStatus;
 
 use crate::apply::ApplyFault;
 use crate::desired::config_map::Document;
 use crate::observe::Observation;
 use crate::resolve::CredentialsFault;
+use crate::rollout::progress::Progress;
 
 /// What one pass over a pool found.
 #[derive(Debug)]
@@ -14,6 +18,12 @@ pub struct Found<'a> {
     pub generation: Option<i64>,
     /// The stage that the spec asks for.
     pub target: Stage,
+    /// The rollout as it has been decided.
+    pub rollout: Option<&'a RolloutStatus>,
+    /// What there is to say of it; absent where the spec makes no sense.
+    pub progress: Option<&'a Progress>,
+    /// How long the rollout may wait for figures.
+    pub progress_deadline: Duration,
     /// Whether the spec makes sense.
     pub verdict: SpecVerdict,
     /// The document in use: of this spec, or of the last good one.

@@ -5,16 +5,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pgrouting_contract::config::ProxyConfig;
 use pgrouting_contract::mirror::{self, MirrorStatements};
-use pgrouting_crds::spec::Stage;
+use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
-use pgrouting_crds::status::{
-    ConditionStatus, MirrorState, MirrorStatus, PgRoutingPoolStatus, RolloutStatus,
-};
+use pgrouting_crds::status::{ConditionStatus, MirrorState, MirrorStatus, PgRoutingPoolStatus};
 
 use crate::observe::mirror::{MirrorView, mirror_target};
-use crate::status::condition::{ConditionType, Finding, Reason, whole_seconds};
+use crate::status::condition::{ConditionType, Finding, Reason};
 use crate::status::found::Found;
 use crate::status::rollout::stage_of;
+use crate::time::whole_seconds;
 
 /// Figures that only grow are written no more often than this.
 const FIGURES_PERIOD: Duration = Duration::from_secs(30);
@@ -83,15 +82,11 @@ fn is_kept(before: &MirrorStatus, after: &MirrorStatus) -> bool {
     is_same || (!is_turn && age < FIGURES_PERIOD)
 }
 
-/// The condition MirrorHealthy, given what is in effect. It says nothing that is not in the figures, so that it changes
+/// The condition MirrorHealthy. It says nothing that is not in the figures, so that it changes
 /// no more often than they do.
 #[must_use]
-pub fn mirror_healthy(
-    found: &Found<'_>,
-    rollout: Option<&RolloutStatus>,
-    mirror: Option<&MirrorStatus>,
-) -> Finding {
-    let (Some(document), Some(rollout)) = (found.document, rollout) else {
+pub fn mirror_healthy(found: &Found<'_>, mirror: Option<&MirrorStatus>) -> Finding {
+    let (Some(document), Some(rollout)) = (found.document, found.rollout) else {
         return finding(Unknown, Reason::Reconciling, "no document yet: see condition Ready");
     };
     let stage = stage_of(&document.config);
@@ -104,15 +99,16 @@ pub fn mirror_healthy(
         finding(Unknown, Reason::ConfigNotApplied, message)
     };
     if stage != Stage::Mirror {
-        if found.target == Stage::Mirror {
+        if rollout.stage == Stage::Mirror {
             let message = format!(
                 "the spec has not come into effect, the stage is still {}: see conditions CredentialsValid and Ready",
                 stage.as_str()
             );
             return finding(Unknown, Reason::ConfigNotApplied, message);
         }
-        if rollout.stage == Stage::Mirror && total > 0 {
-            return behind();
+        if found.target == Stage::Mirror {
+            let message = "no traffic is copied yet: condition Progressing says what the first step to Mirror waits for";
+            return finding(Unknown, Reason::StageNotMirror, message);
         }
         return finding(
             Unknown,

@@ -1,66 +1,105 @@
 //! How far a pool has come, and whether its reads go to replicas.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use pgrouting_contract::config::{PoolMode, ProxyConfig};
 use pgrouting_contract::split::{Cohort, WhenNoReplica};
 use pgrouting_contract::stage;
-use pgrouting_crds::spec::Stage;
+use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
-use pgrouting_crds::status::{ConditionStatus, PgRoutingPoolStatus, RolloutStatus, ServerRole, ServerState};
+use pgrouting_crds::status::{ConditionStatus, PoolCondition, ServerRole, ServerState};
 
-use crate::status::condition::{ConditionType, Finding, Reason};
+use crate::rollout::progress::Word;
+use crate::status::condition::{ConditionType, Finding, GateReason, Reason};
 use crate::status::found::Found;
 
-/// The stage in effect: that of the document once every proxy runs it, and until then the one before.
+/// The condition Progressing: what there is to say of the rollout.
 #[must_use]
-pub fn rollout(before: Option<&PgRoutingPoolStatus>, found: &Found<'_>) -> Option<RolloutStatus> {
-    let config = &found.document?.config;
-    let (applied, total) = found.observation.applied_of_total();
-    if total == 0 || applied < total {
-        let before = before.and_then(|status| status.rollout.clone());
-        let nothing = RolloutStatus { stage: Stage::PoolingOnly, split_percent: 0, mirror_percent: 0 };
-        return Some(before.unwrap_or(nothing));
-    }
-    let stage = stage_of(config);
-    let split_percent = match (stage, config.pooling.mode) {
-        (Stage::PoolingOnly, _) | (Stage::Split | Stage::Mirror, PoolMode::Session) => 0,
-        (Stage::Split | Stage::Mirror, PoolMode::Transaction) => i32::from(config.split.percent),
+pub fn progressing(found: &Found<'_>) -> Finding {
+    let Some(progress) = found.progress else {
+        let message = "the rollout stays as it is while the spec makes no sense: see condition Ready";
+        return Finding::new(ConditionType::Progressing, Unknown, Reason::Reconciling, message);
     };
-    let mirror_percent = match stage {
-        Stage::PoolingOnly | Stage::Split => 0,
-        Stage::Mirror => config.mirror.as_ref().map_or(0, |mirror| i32::from(mirror.percent)),
+    let reason = match &progress.word {
+        Word::Soaking => Reason::Soaking,
+        Word::StepAdvanced => Reason::StepAdvanced,
+        Word::Evaluating => Reason::Evaluating,
+        Word::StageReached => Reason::StageReached,
+        Word::Paused => Reason::Paused,
+        Word::AwaitingApproval => Reason::AwaitingApproval,
+        Word::WaitingForWave => Reason::WaitingForWave,
+        Word::WaveHalted => Reason::WaveHalted,
+        Word::Blocked(gate) | Word::Failed(gate) => Reason::Gate(GateReason::of(gate)),
+        Word::WaitingForDeployment => Reason::WaitingForDeployment,
+        Word::NoData => Reason::NoData,
+        Word::InsufficientSamples => Reason::InsufficientSamples,
+        Word::MetricsUnavailable => Reason::MetricsUnavailable,
+        Word::PrimaryChanged => Reason::PrimaryChanged,
     };
-    Some(RolloutStatus { stage, split_percent, mirror_percent })
+    Finding::new(ConditionType::Progressing, progress.word.status(), reason, progress.message.clone())
 }
 
-/// The condition SplitActive, given the rollout as it is in effect.
+/// Why the rollout needs a person, if it does. `before` says since when it has been waiting.
 #[must_use]
-pub fn split_active(found: &Found<'_>, rollout: Option<&RolloutStatus>) -> Finding {
-    let (Some(document), Some(rollout)) = (found.document, rollout) else {
+pub fn stalled_rollout(found: &Found<'_>, before: Option<&PoolCondition>, now: Timestamp) -> Option<Finding> {
+    let progress = found.progress?;
+    if progress.needs_person() {
+        let message = progress.message.clone();
+        return Some(Finding::new(ConditionType::Stalled, True, Reason::GateFailed, message));
+    }
+    let is_waiting = matches!(
+        progress.word,
+        Word::NoData | Word::InsufficientSamples | Word::MetricsUnavailable | Word::Blocked(_)
+    );
+    let since = before.filter(|known| known.status == progress.word.status())?.last_transition_time.0;
+    let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    if !is_waiting || waited < found.progress_deadline {
+        return None;
+    }
+    let message = format!(
+        "the rollout has not gone on since {since}: {}. Lower spec.rollout.minSamples, correct what is missing, or set \
+         spec.rollout.stage to where it is",
+        progress.message
+    );
+    Some(Finding::new(ConditionType::Stalled, True, Reason::ProgressDeadlineExceeded, message))
+}
+
+/// The condition SplitActive.
+#[must_use]
+pub fn split_active(found: &Found<'_>) -> Finding {
+    let (Some(document), Some(rollout)) = (found.document, found.rollout) else {
         return finding(Unknown, Reason::Reconciling, "no document yet: see condition Ready");
     };
-    if splits(stage_of(&document.config)) != splits(found.target) {
+    let stage = stage_of(&document.config);
+    if splits(stage) != splits(rollout.stage) {
         let message = format!(
             "the spec has not come into effect, the stage is still {}: see condition Ready",
-            rollout.stage.as_str()
+            stage.as_str()
         );
         return finding(False, Reason::ConfigNotApplied, message);
     }
-    // A proxy that is out of step here is told of by ConfigApplied alone: there is nothing that it should split.
-    if (rollout.stage, found.target) == (Stage::PoolingOnly, Stage::PoolingOnly) {
-        return finding(
-            False,
-            Reason::StagePoolingOnly,
-            "every statement runs on the primary: set spec.rollout.stage to Split for reads to go to replicas",
-        );
-    }
     let (applied, total) = found.observation.applied_of_total();
+    // A proxy that is out of step here is told of by ConfigApplied alone, unless it may split still.
+    let was_split =
+        rollout.history.first().is_some_and(|made| !made.from.starts_with(Stage::PoolingOnly.as_str()));
+    let may_split = was_split && applied < total;
+    if stage == Stage::PoolingOnly && !may_split {
+        let next = if found.target == Stage::PoolingOnly {
+            "set spec.rollout.stage to Split for reads to go to replicas"
+        } else {
+            "condition Progressing says what the first step to Split waits for"
+        };
+        let message = format!("every statement runs on the primary: {next}");
+        return finding(False, Reason::StagePoolingOnly, message);
+    }
     if total == 0 {
         return finding(Unknown, Reason::NoPods, "no proxy is up: see condition Ready");
     }
     if applied < total {
         let message = format!(
             "{applied} of {total} proxies have acknowledged the stage {}: see condition ConfigApplied for the others",
-            stage_of(&document.config).as_str()
+            stage.as_str()
         );
         return finding(False, Reason::ConfigNotApplied, message);
     }

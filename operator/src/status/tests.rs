@@ -1,14 +1,19 @@
 //! The status of a pool as a table: what was found, what it says.
 
 use pgrouting_contract::report::{CredentialReport, CredentialState};
-use pgrouting_crds::spec::Stage;
+use std::time::Duration;
+
+use pgrouting_crds::stage::Stage;
+use pgrouting_crds::status::rollout::RolloutStatus;
 
 use super::*;
 use crate::apply::ApplyFault;
 use crate::desired::config_map::Document;
 use crate::fixtures::{SMALL, at, built};
 use crate::observe::{PodState, ServerView};
+use crate::position::{Position, stand_at};
 use crate::resolve::CredentialsFault;
+use crate::rollout::progress::{Progress, Word};
 use crate::status::found::{Found, SpecVerdict};
 
 fn server(name: &str, role: ServerRole, state: ServerState) -> ServerView {
@@ -45,6 +50,9 @@ fn well() -> Observation {
 
 struct Case {
     target: Stage,
+    /// As the document says where it is absent.
+    rollout: Option<RolloutStatus>,
+    progress: Progress,
     verdict: SpecVerdict,
     document: Document,
     backend_faults: Vec<String>,
@@ -59,6 +67,8 @@ impl Default for Case {
     fn default() -> Self {
         Self {
             target: Stage::PoolingOnly,
+            rollout: None,
+            progress: Progress::of(Word::StageReached, "there"),
             verdict: SpecVerdict::Accepted,
             document: built(SMALL).document,
             backend_faults: Vec::new(),
@@ -73,9 +83,19 @@ impl Default for Case {
 
 impl Case {
     fn status(&self, before: Option<&PgRoutingPoolStatus>, second: i64) -> PgRoutingPoolStatus {
+        let position = Position::of_document(&self.document.config);
+        let rollout = RolloutStatus {
+            stage: position.stage,
+            split_percent: i32::from(position.split_percent),
+            mirror_percent: i32::from(position.mirror_percent),
+            ..RolloutStatus::default()
+        };
         let found = Found {
             generation: Some(7),
             target: self.target,
+            rollout: self.rollout.as_ref().or(Some(&rollout)),
+            progress: Some(&self.progress),
+            progress_deadline: Duration::from_secs(3600),
             verdict: self.verdict.clone(),
             document: Some(&self.document),
             backend_faults: &self.backend_faults,
@@ -112,6 +132,7 @@ fn healthy_pool_is_ready_and_every_condition_carries_the_generation() {
             ("ConfigApplied", "True", "Applied", Some(7)),
             ("BackendsHealthy", "True", "AsExpected", Some(7)),
             ("CredentialsValid", "True", "Valid", Some(7)),
+            ("Progressing", "False", "StageReached", Some(7)),
             ("SplitActive", "False", "StagePoolingOnly", Some(7)),
             ("MirrorHealthy", "Unknown", "StageNotMirror", Some(7)),
             ("Stalled", "False", "AsExpected", Some(7)),
@@ -416,42 +437,72 @@ fn split_is_active_when_all_proxies_are_there_and_a_replica_takes_reads() {
 }
 
 #[test]
-fn stage_is_in_effect_once_every_proxy_has_acknowledged_it() {
+fn split_is_active_once_every_proxy_has_acknowledged_it() {
     let behind = PodSync::Behind { hash: "h".into(), reason: "why".into() };
     let half =
         || Observation { pods: vec![pod("p-a", PodSync::Applied), pod("p-b", behind.clone())], ..well() };
-    let stage = |status: &PgRoutingPoolStatus| {
-        let rollout = status.rollout.clone().unwrap();
-        (rollout.stage, rollout.split_percent)
-    };
     let reason = |status: &PgRoutingPoolStatus| condition(status, "SplitActive").1;
 
     let pooling = Case::default().status(None, 0);
     let waiting = Case { observation: half(), ..splitting("") }.status(Some(&pooling), 10);
-    assert_eq!((stage(&waiting), reason(&waiting).as_str()), ((Stage::PoolingOnly, 0), "ConfigNotApplied"));
+    assert_eq!(reason(&waiting), "ConfigNotApplied");
     let message = condition(&waiting, "SplitActive").2;
     assert!(message.starts_with("1 of 2 proxies have acknowledged the stage Split"), "{message}");
     let split = splitting("split: {maxPercent: 40}").status(Some(&waiting), 20);
-    assert_eq!((stage(&split), reason(&split).as_str()), ((Stage::Split, 40), "Splitting"));
+    assert_eq!(reason(&split), "Splitting");
 
     // And back: reads may go to replicas until the last one has acknowledged.
-    let leaving = Case { observation: half(), ..Case::default() }.status(Some(&split), 30);
-    assert_eq!((stage(&leaving), reason(&leaving).as_str()), ((Stage::Split, 40), "ConfigNotApplied"));
-    let left = Case::default().status(Some(&leaving), 40);
-    assert_eq!((stage(&left), reason(&left).as_str()), ((Stage::PoolingOnly, 0), "StagePoolingOnly"));
+    let mut rollout = RolloutStatus { split_percent: 40, stage: Stage::Split, ..RolloutStatus::default() };
+    stand_at(&mut rollout, Position::default(), "SpecEdit", "spec edit", at(30));
+    let back = |observation| Case { observation, rollout: Some(rollout.clone()), ..Case::default() };
+    assert_eq!(reason(&back(half()).status(Some(&split), 30)), "ConfigNotApplied");
+    assert_eq!(reason(&back(well()).status(Some(&split), 40)), "StagePoolingOnly");
+    // One that has never split cannot.
+    let never = Case { observation: half(), ..Case::default() }.status(Some(&pooling), 10);
+    assert_eq!(reason(&never), "StagePoolingOnly");
+}
 
-    // In session mode the stage is reached and nothing is split.
-    assert_eq!(stage(&splitting("pooling: {mode: Session}").status(None, 0)), (Stage::Split, 0));
+#[test]
+fn progressing_says_what_the_rollout_says_and_a_long_wait_calls_a_person() {
+    let case = |word, message: &str| Case {
+        target: Stage::Split,
+        progress: Progress::of(word, message),
+        ..Case::default()
+    };
+    let waiting = case(Word::InsufficientSamples, "waits for reads");
+    let first = waiting.status(None, 0);
+    let seen = condition(&first, "Progressing");
+    assert_eq!(
+        (seen.0, seen.1.as_str(), seen.2.as_str()),
+        (ConditionStatus::Unknown, "InsufficientSamples", "waits for reads")
+    );
+    assert_eq!(condition(&waiting.status(Some(&first), 3599), "Stalled").0, ConditionStatus::False);
+    let late = condition(&waiting.status(Some(&first), 3600), "Stalled");
+    assert_eq!((late.0, late.1.as_str()), (ConditionStatus::True, "ProgressDeadlineExceeded"));
+    // A step that goes on for long waits for nobody.
+    let soaking = case(Word::Soaking, "soaks");
+    let first = soaking.status(None, 0);
+    assert_eq!(condition(&soaking.status(Some(&first), 7200), "Stalled").0, ConditionStatus::False);
+
+    let failed = case(Word::Failed("misroutedWrites".into()), "rolled back").status(None, 0);
+    let seen = condition(&failed, "Progressing");
+    assert_eq!((seen.0, seen.1.as_str()), (ConditionStatus::False, "MisroutedWrites"));
+    let seen = condition(&failed, "Stalled");
+    assert_eq!(
+        (seen.0, seen.1.as_str(), seen.2.as_str()),
+        (ConditionStatus::True, "GateFailed", "rolled back")
+    );
 }
 
 #[test]
 fn stage_of_a_spec_that_makes_no_sense_is_not_claimed() {
     let verdict = SpecVerdict::Invalid(vec!["spec.x: bad".into()]);
-    let status = Case { target: Stage::Split, verdict, ..Case::default() }.status(None, 0);
+    let rollout = RolloutStatus { stage: Stage::Split, ..RolloutStatus::default() };
+    let case = Case { target: Stage::Split, verdict, rollout: Some(rollout), ..Case::default() };
+    let status = case.status(None, 0);
     let (value, reason, message) = condition(&status, "SplitActive");
     assert_eq!((value, reason.as_str()), (ConditionStatus::False, "ConfigNotApplied"));
     assert!(message.contains("the stage is still PoolingOnly: see condition Ready"), "{message}");
-    assert_eq!(status.rollout.unwrap().stage, Stage::PoolingOnly);
 }
 
 #[test]

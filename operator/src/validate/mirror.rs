@@ -5,7 +5,10 @@ use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
 use pgrouting_contract::stage;
 use pgrouting_crds::spec::mirror::{Mirror, MirrorTarget};
-use pgrouting_crds::spec::{PgRoutingPoolSpec, Stage, mirror as api};
+use pgrouting_crds::spec::{PgRoutingPoolSpec, mirror as api};
+use pgrouting_crds::stage::Stage;
+
+use crate::position::Position;
 
 /// Who the proxies log in as at the mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,17 +43,19 @@ pub fn mirror_faults(spec: &PgRoutingPoolSpec, servers: &[ServerConfig], faults:
 /// that nobody has seen leaves the mirror of before as a whole; where there is none, the stage stays as it was.
 pub fn mirror(
     spec: &PgRoutingPoolSpec,
+    position: &Position,
     login: MirrorLogin,
     previous: Option<&ProxyConfig>,
     each: impl Fn(u32) -> u32,
 ) -> (Option<MirrorConfig>, Stage) {
-    let target = spec.rollout.stage;
+    let target = position.stage;
     let Some(mirror) = &spec.mirror else { return (None, target) };
     let user = match login {
         MirrorLogin::OwnRoles => None,
         MirrorLogin::User(user) => Some(user),
         MirrorLogin::Unseen => {
             let before = previous.and_then(|previous| previous.mirror.clone());
+            let before = before.map(|before| MirrorConfig { percent: position.mirror_percent, ..before });
             let stage = match (target, &before) {
                 (Stage::Mirror, None) => stage_before(previous),
                 (Stage::Mirror, Some(_)) | (Stage::PoolingOnly | Stage::Split, _) => target,
@@ -58,7 +63,7 @@ pub fn mirror(
             return (before, stage);
         }
     };
-    (Some(mirror_config(mirror, user, each)), target)
+    (Some(mirror_config(mirror, position.mirror_percent, user, each)), target)
 }
 
 fn stage_before(previous: Option<&ProxyConfig>) -> Stage {
@@ -69,12 +74,16 @@ fn stage_before(previous: Option<&ProxyConfig>) -> Stage {
     }
 }
 
-/// A stage takes effect whole, so that the largest share is the share.
-fn mirror_config(mirror: &Mirror, user: Option<UserConfig>, each: impl Fn(u32) -> u32) -> MirrorConfig {
+fn mirror_config(
+    mirror: &Mirror,
+    percent: u8,
+    user: Option<UserConfig>,
+    each: impl Fn(u32) -> u32,
+) -> MirrorConfig {
     let Mirror {
         target: MirrorTarget { host, port, database },
         credentials_secret: _,
-        max_percent,
+        max_percent: _,
         statements,
         queue_bytes,
         budget_bytes,
@@ -88,7 +97,7 @@ fn mirror_config(mirror: &Mirror, user: Option<UserConfig>, each: impl Fn(u32) -
         port,
         database,
         user,
-        percent: max_percent,
+        percent,
         statements: match statements {
             api::MirrorStatements::ReadsOnly => MirrorStatements::ReadsOnly,
             api::MirrorStatements::RolledBackWrites => MirrorStatements::RolledBackWrites,

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Secret;
 use pgrouting_contract::config::ProxyConfig;
 
 use super::*;
-use crate::fixtures::{IMAGE, SMALL, built, credentials, pool, refs, secret_reference, validated};
+use crate::fixtures::{IMAGE, SMALL, at_target, built, credentials, pool, refs, secret_reference, validated};
 use crate::resolve::EndpointServer;
 
 const SERVICES: &str = "
@@ -40,7 +40,7 @@ fn what_makes_no_sense_is_refused_with_path_and_remedy() {
             SMALL.lines().filter(|line| !line.starts_with(&change[..4])).collect::<Vec<_>>().join("\n")
         );
         let pool = pool(&spec);
-        let invalid = validate(&pool, &refs(&pool), IMAGE).unwrap_err();
+        let invalid = validate(&pool, &refs(&pool), &at_target(&pool), IMAGE).unwrap_err();
         assert_eq!(invalid.fault, SpecFault::Field);
         assert!(invalid.to_string().contains(reason), "{change}: {invalid}");
     }
@@ -170,7 +170,7 @@ fn services_without_endpoints_and_nothing_known_wait() {
     let pool = pool(SERVICES);
     let mut refs = refs(&pool);
     refs.endpoints.faults = vec!["Service pg-rw has no endpoints".into()];
-    let invalid = validate(&pool, &refs, IMAGE).unwrap_err();
+    let invalid = validate(&pool, &refs, &at_target(&pool), IMAGE).unwrap_err();
     assert_eq!(invalid.fault, SpecFault::NoServers);
 }
 

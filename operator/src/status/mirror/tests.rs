@@ -1,5 +1,7 @@
 //! How often the figures are told, and what the condition says.
 
+use pgrouting_crds::status::rollout::RolloutStatus;
+
 use super::*;
 use crate::desired::config_map::Document;
 use crate::fixtures::{SMALL, at, built};
@@ -10,6 +12,8 @@ use crate::status::status;
 /// Two pods, and what they say of the copies.
 struct Case {
     target: Stage,
+    /// As the document says where it is absent.
+    decided: Option<Stage>,
     document: Document,
     pods: Vec<PodSync>,
     view: Option<MirrorView>,
@@ -31,6 +35,7 @@ impl Case {
         };
         Self {
             target: stage,
+            decided: None,
             document: document(stage.as_str(), ""),
             pods: vec![PodSync::Applied, PodSync::Applied],
             view: Some(view(state, 1)),
@@ -48,9 +53,14 @@ impl Case {
             mirror: self.view.clone(),
             ..Observation::default()
         };
+        let stage = self.decided.unwrap_or_else(|| stage_of(&self.document.config));
+        let rollout = RolloutStatus { stage, ..RolloutStatus::default() };
         let found = Found {
             generation: Some(7),
             target: self.target,
+            rollout: Some(&rollout),
+            progress: None,
+            progress_deadline: Duration::ZERO,
             verdict: SpecVerdict::Accepted,
             document: Some(&self.document),
             backend_faults: &[],
@@ -127,10 +137,16 @@ fn condition_says_whether_copies_are_sent_and_why_not() {
             "raise it",
         ),
         (
-            Case { target: Stage::Mirror, ..pool(Stage::Split) },
+            Case { decided: Some(Stage::Mirror), ..pool(Stage::Split) },
             Unknown,
             "ConfigNotApplied",
             "the stage is still Split: see conditions CredentialsValid and Ready",
+        ),
+        (
+            Case { target: Stage::Mirror, ..pool(Stage::Split) },
+            Unknown,
+            "StageNotMirror",
+            "condition Progressing says what the first step to Mirror waits for",
         ),
     ] {
         let seen = condition(&case.status(None, 0));
@@ -145,30 +161,6 @@ fn broken_mirror_takes_nothing_from_ready() {
     let broken = Case { view: Some(view(mirror::MirrorState::Broken, 1)), ..Case::at(Stage::Mirror) };
     let ready = |status: &PgRoutingPoolStatus| status.conditions[0].clone();
     assert_eq!(ready(&broken.status(Some(&well), 10)), ready(&well));
-}
-
-#[test]
-fn stage_and_share_are_shown_while_every_proxy_runs_them() {
-    let shown = |status: &PgRoutingPoolStatus| {
-        let rollout = status.rollout.clone().unwrap();
-        (rollout.stage, rollout.split_percent, rollout.mirror_percent)
-    };
-    let split = Case::at(Stage::Split).status(None, 0);
-    assert_eq!(shown(&split), (Stage::Split, 100, 0));
-    let half = vec![PodSync::Applied, behind()];
-    let coming = Case { pods: half.clone(), ..Case::at(Stage::Mirror) }.status(Some(&split), 1);
-    assert_eq!(shown(&coming), (Stage::Split, 100, 0));
-    let share = Case { document: document("Mirror", ", maxPercent: 40"), ..Case::at(Stage::Mirror) };
-    let there = share.status(Some(&coming), 2);
-    assert_eq!(shown(&there), (Stage::Mirror, 100, 40));
-    // And back: copies may be sent until the last one has acknowledged.
-    let leaving = Case { pods: half, ..Case::at(Stage::Split) }.status(Some(&there), 3);
-    assert_eq!(
-        (shown(&leaving), condition(&leaving).1.as_str()),
-        ((Stage::Mirror, 100, 40), "ConfigNotApplied")
-    );
-    let left = Case::at(Stage::Split).status(Some(&leaving), 4);
-    assert_eq!((shown(&left), condition(&left).1.as_str()), ((Stage::Split, 100, 0), "StageNotMirror"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::desired::DesiredObjects;
-use crate::fixtures::{IMAGE, SMALL, at, built, pool, refs, secret_reference, validated};
+use crate::fixtures::{IMAGE, SMALL, at, at_target, built, pool, refs, secret_reference, validated};
 use crate::resolve::CredentialsFault;
 use crate::validate::{ValidatedPool, validate};
 
@@ -34,7 +34,7 @@ fn mirror_that_makes_no_sense_is_refused_with_path_and_remedy() {
         ("mirror: {target: {host: pg-1.pg, database: copy}}", None),
     ] {
         let pool = pool(&format!("{SMALL}{change}"));
-        let invalid = validate(&pool, &refs(&pool), IMAGE).err();
+        let invalid = validate(&pool, &refs(&pool), &at_target(&pool), IMAGE).err();
         match reason {
             Some(reason) => assert!(invalid.unwrap().to_string().contains(reason), "{change}"),
             None => assert_eq!(invalid, None, "{change}"),
@@ -61,7 +61,7 @@ fn secret_that_nobody_has_seen_leaves_the_mirror_of_before_as_a_whole() {
     let elsewhere = "mirror: {target: {host: pg-other.pg}, credentialsSecret: {name: typo}}";
     let now = without(&format!("{SMALL}rollout: {{stage: Mirror}}\n{elsewhere}"), "typo", Some(&before));
     assert_eq!(now.mirror, before.document.config.mirror);
-    assert_eq!(now.stage, Stage::Mirror);
+    assert_eq!(now.position.stage, Stage::Mirror);
     // The files that it reads stay too.
     assert_eq!(now.user_files.len(), 2);
 }
@@ -72,9 +72,9 @@ fn without_a_mirror_of_before_the_stage_stays_as_it_was_until_the_secret_is_ther
     let spec = format!("{SMALL}rollout: {{stage: Mirror}}\n{MIRROR}");
     for (before, stage) in [(None, Stage::PoolingOnly), (Some(&at_split), Stage::Split)] {
         let now = without(&spec, "mirror", before);
-        assert_eq!((now.mirror, now.stage), (None, stage));
+        assert_eq!((now.mirror, now.position.stage), (None, stage));
     }
-    assert_eq!(validated(&pool(&spec), &refs(&pool(&spec))).stage, Stage::Mirror);
+    assert_eq!(validated(&pool(&spec), &refs(&pool(&spec))).position.stage, Stage::Mirror);
 }
 
 #[test]
@@ -91,5 +91,5 @@ fn going_back_needs_no_secret() {
     let before = built(&format!("{SMALL}rollout: {{stage: Mirror}}\n{MIRROR}"));
     let elsewhere = "mirror: {target: {host: pg-other.pg}, credentialsSecret: {name: typo}}";
     let now = without(&format!("{SMALL}rollout: {{stage: Split}}\n{elsewhere}"), "typo", Some(&before));
-    assert_eq!(now.stage, Stage::Split);
+    assert_eq!(now.position.stage, Stage::Split);
 }
