@@ -100,7 +100,7 @@ impl Story {
     }
 
     /// Applies a pool over the given servers of `pg-a`, `pg-b` and `pg-c`, with further fields of the spec merged in,
-    /// and waits until it serves.
+    /// and waits until it serves. Its stage is in effect at once, unless the fields say that it is walked to.
     ///
     /// # Errors
     /// When it is refused or does not come to serve.
@@ -109,6 +109,7 @@ impl Story {
             "backends": {"type": "Static", "static": {"servers": servers_named(servers)}},
             "auth": {"type": "UserList", "users": [{"name": "app"}]},
             "proxy": {"drainTimeout": "20s", "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}},
+            "rollout": {"mode": "Immediate"},
         });
         merge(&mut all, spec);
         self.apply_pool(name, &all).await?;

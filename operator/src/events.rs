@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
+use pgrouting_crds::status::rollout::{GateVerdict, Move, RolloutStatus};
 use pgrouting_crds::status::{ConditionStatus, MirrorState, PgRoutingPoolStatus, PoolCondition, ServerState};
 
 /// The longest note that the API server takes, in bytes.
@@ -46,6 +47,7 @@ pub fn events_between(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoo
     events.extend(primary_changed(before, after));
     events.extend(servers_changed(before, after));
     events.extend(mirror_runs_again(before, after));
+    events.extend(rollout_events(before, after));
     events
 }
 
@@ -54,10 +56,15 @@ fn is_bad(condition: &PoolCondition) -> bool {
     condition.status == bad && !is_expected(condition)
 }
 
-/// No split where the spec asks for none; and before the proxies have the document, which other conditions tell of.
+/// No split where the spec asks for none; and before the proxies have the document, which other conditions tell of. What
+/// the rollout does has events of its own.
 fn is_expected(condition: &PoolCondition) -> bool {
-    condition.kind == "SplitActive"
-        && matches!(condition.reason.as_str(), "StagePoolingOnly" | "ConfigNotApplied")
+    match condition.kind.as_str() {
+        "SplitActive" => matches!(condition.reason.as_str(), "StagePoolingOnly" | "ConfigNotApplied"),
+        "Progressing" => true,
+        "Stalled" => condition.reason == "GateFailed",
+        _ => false,
+    }
 }
 
 /// Once for each document.
@@ -132,6 +139,88 @@ fn mirror_runs_again(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPool
         action: "Mirror".to_owned(),
         note: format!("copies are sent to {} again", now.target),
     })
+}
+
+/// What the rollout did: each move, each gate that fails, each wait for figures, once.
+fn rollout_events(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolStatus) -> Vec<PoolEvent> {
+    let Some(now) = &after.rollout else { return Vec::new() };
+    let nothing = RolloutStatus::default();
+    let then = before.and_then(|status| status.rollout.as_ref()).unwrap_or(&nothing);
+    let progress = find(after, "Progressing");
+    let said = progress.map(|condition| condition.message.clone()).unwrap_or_default();
+    let mut events = Vec::new();
+    let mut tell = |is_warning, reason: &str, action: String, note: String| {
+        events.push(PoolEvent { is_warning, reason: reason.to_owned(), action, note });
+    };
+    if now.attempt > then.attempt {
+        let note = format!("attempt {} to reach {}", now.attempt, now.target_stage.as_str());
+        tell(false, "AttemptStarted", format!("Attempt-{}", now.attempt), note);
+    }
+    for made in new_moves(then, now).into_iter().rev() {
+        let is_rollback = made.actor == "controller" && made.reason != "StepAdvanced";
+        let note = format!("from {} to {} ({}, {})", made.from, made.to, made.reason, made.actor);
+        let stage = |place: &str| place.split(' ').next().unwrap_or_default().to_owned();
+        let is_stage = stage(&made.from) != stage(&made.to);
+        let reason = match (is_rollback, is_stage) {
+            (true, _) => "RolledBack",
+            (false, true) => "StageAdvanced",
+            (false, false) => "StepAdvanced",
+        };
+        let note = match (&now.last_rollback, is_rollback) {
+            (Some(rollback), true) => format!("{}; {}", rollback.message, rollback.remedy),
+            (Some(_) | None, _) => note,
+        };
+        tell(is_rollback, reason, made.to.replace(' ', ""), note);
+    }
+    if let Some(hold) = &now.hold
+        && then.hold.as_ref() != Some(hold)
+        && !hold.rolled_back
+    {
+        tell(true, "RolloutHeld", hold.gate.clone(), hold.message.clone());
+    }
+    for gate in &now.gates {
+        let known = then.gates.iter().find(|known| known.name == gate.name);
+        let is_new = known.is_none_or(|known| known.verdict != gate.verdict);
+        if gate.verdict == GateVerdict::Fail && is_new {
+            let note = format!(
+                "gate {}: {} (limit {}, {} samples)",
+                gate.name, gate.value, gate.limit, gate.samples
+            );
+            tell(true, "GateFailed", gate.name.clone(), note);
+        }
+    }
+    let is_said = |reason: &str| {
+        let is = |status: &PgRoutingPoolStatus| {
+            find(status, "Progressing").is_some_and(|condition| condition.reason == reason)
+        };
+        is(after) && !before.is_some_and(is)
+    };
+    let step = format!("Step-{}", now.step);
+    if is_said("NoData") || is_said("InsufficientSamples") {
+        tell(true, "GateNoData", step.clone(), said.clone());
+    }
+    if is_said("MetricsUnavailable") {
+        tell(true, "MetricsUnavailable", step.clone(), said.clone());
+    }
+    if is_said("StageReached") && before.is_some() && !now.history.is_empty() {
+        tell(false, "StageReached", now.stage.as_str().to_owned(), said.clone());
+    }
+    if is_said("AwaitingApproval") {
+        tell(false, "AwaitingApproval", step.clone(), said.clone());
+    }
+    if is_said("WaveHalted") {
+        tell(true, "WaveHalted", step, said);
+    } else if now.wave.is_some() && then.wave.is_none() {
+        let group = now.wave.as_ref().map(|wave| wave.group.clone()).unwrap_or_default();
+        tell(false, "WaveStarted", format!("Wave-{group}"), said);
+    }
+    events
+}
+
+/// Moves that were not there before, the newest first.
+fn new_moves<'a>(then: &RolloutStatus, now: &'a RolloutStatus) -> Vec<&'a Move> {
+    let known = then.history.first();
+    now.history.iter().take_while(|made| Some(*made) != known).collect()
 }
 
 fn find<'a>(status: &'a PgRoutingPoolStatus, kind: &str) -> Option<&'a PoolCondition> {

@@ -1,9 +1,13 @@
-//! Every metric of the operator, once.
+//! Every metric of the operator, once; those of rollouts are in a file of their own.
 
 use prometheus::{
     Encoder as _, GaugeVec, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+
+use crate::metrics::rollout::RolloutMetrics;
+
+pub mod rollout;
 
 /// The operator's metrics. Clones share their values.
 #[derive(Debug, Clone)]
@@ -39,6 +43,8 @@ pub struct Metrics {
     pub pool_pods: IntGaugeVec,
     /// Pods of a pool that do not run its document.
     pub pool_pods_out_of_sync: IntGaugeVec,
+    /// Of the rollouts.
+    pub rollout: RolloutMetrics,
 }
 
 impl Metrics {
@@ -100,6 +106,7 @@ impl Metrics {
                 "Pods that do not run the document.",
                 &["namespace", "pool"],
             )?,
+            rollout: RolloutMetrics::new(r)?,
             registry,
         })
     }
@@ -130,6 +137,7 @@ impl Metrics {
             let _ = self.pool_pods.remove_label_values(&[namespace, pool, state]);
         }
         let _ = self.pool_pods_out_of_sync.remove_label_values(&[namespace, pool]);
+        self.rollout.forget_pool(namespace, pool);
         for (stage, target) in pairs_of_stages() {
             let _ = self.pool_info.remove_label_values(&[namespace, pool, stage, target]);
         }

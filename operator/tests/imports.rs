@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 51] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 52] = [
     ("names", &[], &[]),
     ("time", &[], &[]),
     ("position", &["time"], &["crds", "contract"]),
-    ("metrics", &[], &[]),
+    ("metrics/rollout", &[], &["crds"]),
+    ("metrics", &["metrics/rollout"], &[]),
     ("certificates", &[], &["contract"]),
     ("lease", &[], &[]),
     ("watches", &["metrics"], &[]),

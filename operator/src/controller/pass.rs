@@ -211,7 +211,7 @@ pub async fn pass(
     // What waits for a person is looked at as seldom as what is settled.
     let is_moving = effect.faults.is_empty() && observation.is_unsettled(replicas_wanted);
     let pause = memory.next_look(is_moving);
-    let is_judging = decision.is_some_and(|decision| !decision.rollout.gates.is_empty());
+    let is_judging = decision.is_some_and(|decision| decision.progress.is_under_way());
     // A gate that fails at once is to be seen at once.
     let judging_period = pool.spec.rollout.evaluation_period.get().min(JUDGING_PERIOD * 5) / 5;
     Ok(NextLook::After(if is_judging { pause.min(judging_period) } else { pause }))
@@ -347,7 +347,12 @@ async fn report(
     let after = status(before.as_ref(), found, now);
     let (namespace, name) = (pool.namespace().unwrap_or_default(), pool.name_any());
     record_pool(&operator.metrics, &namespace, &name, &after, found);
-    store_status(pool, operator, memory, before, after).await
+    let (known, rollout) = (before.as_ref().and_then(|status| status.rollout.clone()), after.rollout.clone());
+    store_status(pool, operator, memory, before, after).await?;
+    if let Some(rollout) = &rollout {
+        operator.metrics.rollout.tell(&namespace, &name, known.as_ref(), rollout);
+    }
+    Ok(())
 }
 
 /// Writes a status if it differs from what is stored, and tells what changed.

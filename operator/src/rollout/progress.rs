@@ -87,6 +87,12 @@ impl Progress {
         }
     }
 
+    /// Whether the pool has somewhere to go, so that it is worth looking often.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        !matches!(self.word, Word::StageReached | Word::Failed(_))
+    }
+
     /// Whether a person is needed.
     #[must_use]
     pub const fn needs_person(&self) -> bool {
