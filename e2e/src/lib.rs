@@ -5,6 +5,7 @@
 
 pub mod chart;
 pub mod cluster;
+pub mod faults;
 pub mod ledger;
 pub mod load;
 pub mod pgbench;

@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use pgrouting_crds::spec::PgRoutingPool;
+use pgrouting_crds::stage::Stage;
+use pgrouting_crds::status::rollout::RolloutStatus;
 use pgrouting_crds::status::{ConditionStatus, PoolCondition, ServerRole, ServerState};
 use serde_json::Value;
 
@@ -108,6 +110,37 @@ impl Pool {
         self.wait_for("Ready", ConditionStatus::True, seconds).await?;
         self.wait_for("ConfigApplied", ConditionStatus::True, seconds).await?;
         Ok(())
+    }
+
+    /// The rollout as the status has it.
+    ///
+    /// # Errors
+    /// When there is none yet.
+    pub async fn rollout(&self) -> Result<RolloutStatus> {
+        let status = self.read().await?.status.context("no status yet")?;
+        status.rollout.context("no rollout in the status yet")
+    }
+
+    /// Waits until the rollout stands at a stage with a share, in percent.
+    ///
+    /// # Errors
+    /// When the deadline passes, with what is said of the rollout.
+    pub async fn wait_for_share(&self, stage: Stage, percent: i32, seconds: u64) -> Result<RolloutStatus> {
+        let what = format!("pool {} is at {} {percent} %", self.name, stage.as_str());
+        until(&what, Duration::from_secs(seconds), || async {
+            let rollout = self.rollout().await?;
+            let share = if stage == Stage::Mirror { rollout.mirror_percent } else { rollout.split_percent };
+            Ok(if (rollout.stage, share) == (stage, percent) {
+                Look::Done(rollout)
+            } else {
+                let conditions =
+                    self.read().await?.status.map(|status| status.conditions).unwrap_or_default();
+                let said = conditions.into_iter().find(|condition| condition.kind == "Progressing");
+                let said = said.map(|condition| format!("{}: {}", condition.reason, condition.message));
+                Look::NotYet(format!("{} at {share} %, {said:?}", rollout.stage.as_str()))
+            })
+        })
+        .await
     }
 
     /// Waits until so many replicas are in use, beside the primary and no other server.

@@ -25,6 +25,12 @@ mod mirror;
 mod operator_gone;
 #[path = "stories/password.rs"]
 mod password;
+#[path = "stories/rollout.rs"]
+mod rollout;
+#[path = "stories/rollout_faults.rs"]
+mod rollout_faults;
+#[path = "stories/rollout_waves.rs"]
+mod rollout_waves;
 #[path = "stories/scale.rs"]
 mod scale;
 #[path = "stories/servers.rs"]

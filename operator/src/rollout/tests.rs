@@ -250,7 +250,7 @@ fn dry_run_is_shown_and_holds_nothing() {
     world.walk_to("Split 5 %");
     let dry = Reading { mode: GateMode::DryRun, ..gate("clientErrors", fails()) };
     for _ in 0..8 {
-        world.look(15, &[dry.clone()]);
+        world.look(15, std::slice::from_ref(&dry));
     }
     assert_eq!(world.place(), "Split 100 %");
     assert_eq!(world.rollout.unwrap().gates[0].verdict.as_str(), "DryRunFail");

@@ -1,0 +1,142 @@
+//! A load of reads whose servers can be told to go wrong, each in its own way; clients bear it and go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_postgres::Client;
+
+use crate::postgres::{Login, Postgres, connect};
+
+/// The function that goes wrong. A pool must have it among its `readFunctions`: one of its faults is that it writes.
+pub const FUNCTION: &str = "work";
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// The replicas answer with errors.
+    ErrorsOnReplicas,
+    /// The replicas are slow.
+    SlowReplicas,
+    /// The function writes, which replicas refuse.
+    HiddenWrite,
+    /// It fails wherever it runs.
+    ErrorsEverywhere,
+}
+
+impl Fault {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::ErrorsOnReplicas => "error",
+            Self::SlowReplicas => "slow",
+            Self::HiddenWrite => "write",
+            Self::ErrorsEverywhere => "everywhere",
+        }
+    }
+}
+
+/// The table of the fault, the function that asks it, and what the function writes.
+const MADE: &str = "
+    CREATE TABLE fault (kind text);
+    INSERT INTO fault VALUES ('none');
+    CREATE TABLE written (number bigint);
+    CREATE SEQUENCE hidden;
+    CREATE FUNCTION work() RETURNS text LANGUAGE plpgsql STABLE AS $$
+    DECLARE kind text := (SELECT fault.kind FROM fault);
+    BEGIN
+        IF kind = 'everywhere' THEN RAISE EXCEPTION 'a fault everywhere'; END IF;
+        IF kind = 'write' THEN PERFORM nextval('hidden'); END IF;
+        IF NOT pg_is_in_recovery() THEN RETURN kind; END IF;
+        IF kind = 'error' THEN RAISE EXCEPTION 'a fault of a replica'; END IF;
+        IF kind = 'slow' THEN PERFORM pg_sleep(0.06); END IF;
+        RETURN kind;
+    END $$";
+
+/// Makes the function in a database.
+///
+/// # Errors
+/// When the server refuses.
+pub async fn make(database: &Client) -> Result<()> {
+    Ok(database.batch_execute(MADE).await?)
+}
+
+/// Sets the fault of a database.
+///
+/// # Errors
+/// When the server refuses.
+pub async fn set(database: &Client, fault: Fault) -> Result<()> {
+    Ok(database.batch_execute(&format!("UPDATE fault SET kind = '{}'", fault.word())).await?)
+}
+
+/// A load under way. It ends when it is dropped.
+pub struct Faults {
+    clients: JoinSet<()>,
+    is_stopping: Arc<AtomicBool>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Faults {
+    /// Makes the function on the primary and starts clients that call it, and now and then write.
+    ///
+    /// # Errors
+    /// When something cannot be made.
+    pub async fn start(postgres: &Postgres, login: &Login, host: &str, clients: usize) -> Result<Self> {
+        make(&postgres.direct(0, login).await?).await?;
+        Ok(Self::more(login, host, clients))
+    }
+
+    /// Starts clients where the function is there already.
+    #[must_use]
+    pub fn more(login: &Login, host: &str, clients: usize) -> Self {
+        let mut load = Self { clients: JoinSet::new(), is_stopping: Arc::default(), reads: Arc::default() };
+        for _ in 0..clients {
+            let (host, login) = (host.to_owned(), login.clone());
+            let (is_stopping, reads) = (Arc::clone(&load.is_stopping), Arc::clone(&load.reads));
+            load.clients.spawn(async move {
+                while !is_stopping.load(Ordering::Relaxed) {
+                    // A client that is sent away comes back.
+                    if let Ok(client) = connect(&host, 5432, &login, &login.user).await {
+                        run(&client, &is_stopping, &reads).await;
+                    }
+                    sleep(Duration::from_millis(200)).await;
+                }
+            });
+        }
+        load
+    }
+
+    /// Reads that were answered.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Lets each client end what it does.
+    pub async fn stop(mut self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+        while self.clients.join_next().await.is_some() {}
+    }
+}
+
+async fn run(client: &Client, is_stopping: &AtomicBool, reads: &AtomicU64) {
+    let mut round = 0_u64;
+    while !is_stopping.load(Ordering::Relaxed) && !client.is_closed() {
+        round += 1;
+        let sql = if round.is_multiple_of(25) {
+            "INSERT INTO written VALUES (1)".to_owned()
+        } else {
+            format!("SELECT {FUNCTION}()")
+        };
+        // An error is what some faults are about.
+        if client.simple_query(&sql).await.is_ok() {
+            reads.fetch_add(1, Ordering::Relaxed);
+        }
+        sleep(Duration::from_millis(4)).await;
+    }
+}
