@@ -180,6 +180,7 @@ fn other_values() -> BTreeMap<&'static str, &'static str> {
         ("serviceAccount.name", r#""mine""#),
         ("serviceAccount.annotations", r#"{"a": "b"}"#),
         ("logging.format", r#""text""#),
+        ("prometheus.url", r#""http://prometheus.monitoring:9090""#),
         ("logging.level", r#""debug""#),
         ("metrics.service.enabled", "false"),
         ("metrics.service.port", "9090"),
