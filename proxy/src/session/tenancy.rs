@@ -155,8 +155,10 @@ impl Tenancy {
         // Boxed, so that the rare wait does not make every session larger.
         let leased = Box::pin(self.wait(settings, began, asked)).await;
         metrics.clients_waiting.take_one();
+        let waited = began.elapsed();
         metrics.waits.add_one();
-        metrics.wait_micros.add(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+        metrics.wait_micros.add(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
+        metrics.arms.waits.count(waited);
         leased
     }
 
