@@ -318,6 +318,28 @@ fn sessions_that_keep_their_connection_are_compared_at_the_mirror() {
 }
 
 #[test]
+fn who_gives_up_waiting_has_waited() {
+    let database = Database::create();
+    let proxy = Proxy::start(pool_of(1));
+    let (mut one, mut other) = (proxy.client(&database), proxy.client(&database));
+    one.run("SELECT 1");
+    let before = measured(&proxy, "a transaction", |measures| measures.waits.count() > 0);
+    one.send(&query("SELECT pg_sleep(30)"));
+    database.await_sleeping("1");
+    other.send(&query("SELECT 2"));
+    proxy.await_waiting(1);
+    other.cancel();
+    assert_eq!(other.ready().sqlstate().as_deref(), Some("57014"));
+    proxy.await_waiting(0);
+    one.cancel();
+    assert_eq!(one.ready().sqlstate().as_deref(), Some("57014"));
+    let found = measured(&proxy, "the wait", |measures| measures.waits.since(&before.waits).count() >= 2);
+    // The one that has run, and the one that has not.
+    let found = found.since(&before).waits;
+    assert_eq!((found.count(), found.0.get(&0).copied()), (2, Some(1)), "{found:?}");
+}
+
+#[test]
 fn each_process_has_a_name_of_its_own() {
     let names: BTreeSet<_> = (0..2).map(|_| Proxy::start(document()).report().measures.process).collect();
     assert_eq!(names.len(), 2, "{names:?}");
