@@ -15,6 +15,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use pgrouting_contract::config::DOCUMENT_BYTES_MAX;
+use pgrouting_contract::measures::{Measures, RefusedStatement};
 use pgrouting_contract::mirror::MirrorReport;
 use pgrouting_contract::peers::CANCEL_PATH;
 use pgrouting_contract::report::{
@@ -31,6 +32,8 @@ use crate::classify::verdict::Verdict;
 use crate::config::Source;
 use crate::control::Control;
 use crate::error::ErrorKind;
+use crate::metrics::arms::sum;
+use crate::metrics::counter::Counter;
 use crate::metrics::{Routes, ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
 use crate::mirror::hub::Hub;
 use crate::mirror::tables;
@@ -46,6 +49,9 @@ const CATALOG_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The longest body of a cancel request, in bytes: a packet with the longest secret has 268.
 const CANCEL_BYTES_MAX: usize = 512;
+
+/// Statements that replicas refused in a report, at most.
+const REFUSED_MAX: usize = 10;
 
 /// What the API shows and changes.
 #[derive(Debug)]
@@ -70,6 +76,14 @@ pub struct Admin {
     pub sites: Arc<Sites>,
     /// What came of the copies.
     pub mirror: Arc<Hub>,
+    /// Tells this process from any other, an earlier one of this place among them.
+    pub process: String,
+}
+
+/// A text that no other process has: when this one started, and a random number.
+#[must_use]
+pub fn name_process() -> String {
+    format!("{}-{:016x}", jiff::Timestamp::now(), rand::random::<u64>())
 }
 
 /// Whether clients should be sent here. A primary that is lost later does not count: an empty Service would turn a
@@ -288,7 +302,7 @@ fn report_of(admin: &Admin) -> ProxyReport {
             .collect(),
         split: split_of(admin),
         mirror: mirror_of(admin),
-        measures: pgrouting_contract::measures::Measures::default(),
+        measures: measures_of(admin),
         session_state: admin
             .audit
             .entries()
@@ -313,6 +327,28 @@ fn mirror_of(admin: &Admin) -> Option<MirrorReport> {
         report.target = format!("{}:{}", mirror.host, mirror.port);
     }
     Some(report)
+}
+
+/// What the gates of a rollout are judged by.
+fn measures_of(admin: &Admin) -> Measures {
+    let workers = &admin.workers;
+    let routed = |worker: &WorkerMetrics| {
+        let routes = worker.routes_primary.0.iter().chain(&worker.routes_replica.0);
+        routes.map(Counter::value).sum::<u64>()
+    };
+    let transactions = workers.iter().map(|worker| routed(worker)).sum();
+    let refused = admin.sites.refused().into_iter().take(REFUSED_MAX);
+    Measures {
+        process: admin.process.clone(),
+        refused: refused
+            .map(|(refused, count)| RefusedStatement {
+                server: refused.server,
+                statement: refused.statement,
+                count,
+            })
+            .collect(),
+        ..sum(workers.iter().map(|worker| &worker.arms), transactions)
+    }
 }
 
 fn split_of(admin: &Admin) -> SplitReport {
@@ -389,5 +425,6 @@ fn snapshot(admin: &Admin) -> Snapshot {
             admin.mirror.ledger.mirror_seconds.clone(),
         ],
         refusals: Refusal::ALL.iter().map(|refusal| refusal.as_str()).collect(),
+        measures: measures_of(admin),
     }
 }

@@ -151,6 +151,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         catalogs,
         sites,
         mirror,
+        process: admin::name_process(),
     });
     sockets.serve(&process, &admin, &threads)?;
     tokio::spawn(watch_primary(Arc::clone(&admin)));

@@ -1,11 +1,17 @@
 //! Every counter of the process, and the text that Prometheus reads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use pgrouting_contract::measures::Measures;
 use pgrouting_contract::mirror::{MirrorReport, MirrorState};
 use prometheus::{
     Encoder as _, Histogram, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+use crate::metrics::arms::Arms;
+use crate::metrics::counter::Counter;
+
+pub mod arms;
+pub mod counter;
+pub mod rollout;
 
 /// Kinds of errors, by the index of `ErrorKind`.
 const ERROR_KINDS: usize = 4;
@@ -17,34 +23,6 @@ pub const ROUTES: usize = 40;
 const REFUSALS: usize = 4;
 /// Reasons to pin, by the index of `PinReason`.
 const PIN_REASONS: usize = 8;
-
-/// A number that one thread changes and others read. Not a read-modify-write, which would cost more than the rest of
-/// the counting.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds one.
-    pub fn add_one(&self) {
-        self.add(1);
-    }
-
-    /// Adds a number.
-    pub fn add(&self, number: u64) {
-        self.0.store(self.value().wrapping_add(number), Ordering::Relaxed);
-    }
-
-    /// Takes one away, for what can fall.
-    pub fn take_one(&self) {
-        self.0.store(self.value().wrapping_sub(1), Ordering::Relaxed);
-    }
-
-    /// The number now.
-    #[must_use]
-    pub fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// What one serving thread counts. Each thread has its own, so that no cache line is fought over.
 #[derive(Debug, Default)]
@@ -94,6 +72,8 @@ pub struct WorkerMetrics {
     pub forecast: Routes,
     /// Of those, reads that would not have seen what their session wrote.
     pub forecast_stale: Counter,
+    /// What the gates of a rollout are judged by.
+    pub arms: Arms,
 }
 
 /// One counter for each reason.
@@ -146,6 +126,8 @@ pub struct Snapshot {
     pub mirror: Option<MirrorReport>,
     /// Times of requests here and there.
     pub mirror_times: Vec<Histogram>,
+    /// What the gates of a rollout are judged by.
+    pub measures: Measures,
 }
 
 /// What a scrape shows of one server.
@@ -188,6 +170,7 @@ pub fn render(
     routes(&registry, workers, snapshot)?;
     servers(&registry, snapshot)?;
     mirror(&registry, snapshot)?;
+    rollout::register(&registry, &snapshot.measures)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())

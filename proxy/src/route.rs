@@ -226,6 +226,30 @@ pub fn side(question: &Question) -> (Side, Why) {
     if question.is_in_cohort { (Replica, Why::Verdict(question.verdict)) } else { (Primary, Why::Cohort) }
 }
 
+/// One of the two groups of reads that a rollout compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// The lot sends them to replicas.
+    Cohort,
+    /// The lot keeps them on the primary.
+    Control,
+}
+
+/// The group of a request that went this way; `None` where anything but the lot decided. What is judged at a stage that
+/// does not split is what the lot would keep on the primary.
+#[must_use]
+pub fn group(question: &Question, why: Why) -> Option<Group> {
+    match why {
+        Why::Verdict(Verdict::Read | Verdict::ReadOnlyBlock) => Some(Group::Cohort),
+        Why::Cohort => Some(Group::Control),
+        Why::Stage => {
+            let kept = side(&Question { is_split: true, is_in_cohort: false, ..*question });
+            (kept == (Side::Primary, Why::Cohort)).then_some(Group::Control)
+        }
+        _ => None,
+    }
+}
+
 /// Whether what was judged like this may run on a replica for a client that asks for such a server. Nothing that is
 /// known to write, to define or to change its session ever does; who asks for a replica is believed where nothing is
 /// known.

@@ -25,6 +25,7 @@ pub mod gate;
 pub mod greeting;
 pub mod judge;
 mod life;
+pub mod measured;
 pub mod named_commands;
 pub mod outdated;
 pub mod prepared;

@@ -1,5 +1,5 @@
-//! Where clients read after they have written, before a replica could show it: the call sites that a team has to look at
-//! before its reads go to replicas, or that keep reads on the primary afterwards.
+//! Statements that a team has to look at: those that read what their session has just written, before its reads go to
+//! replicas or since that keeps them on the primary, and those that replicas refused.
 
 use crate::classify::fold::folded;
 use crate::classify::lexer::Lexer;
@@ -12,6 +12,7 @@ const TAGS_MAX: usize = 200;
 #[derive(Debug, Default)]
 pub struct Sites {
     seen: Tally<Site>,
+    refused: Tally<Refused>,
 }
 
 /// One statement of one call site.
@@ -23,11 +24,31 @@ pub struct Site {
     pub statement: String,
 }
 
+/// One statement that one replica refused.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Refused {
+    /// The replica's name.
+    pub server: String,
+    /// The statement without its constants; empty where it was not kept.
+    pub statement: String,
+}
+
 impl Sites {
     /// Counts a read.
     pub fn count(&self, application_name: &str, sql: &[u8]) {
         let call_site = tags(sql).unwrap_or_else(|| application_name.to_owned());
         self.seen.count(Site { call_site, statement: folded(sql) });
+    }
+
+    /// Counts a statement that a replica refused because it belongs on the primary.
+    pub fn count_refused(&self, server: &str, sql: &[u8]) {
+        self.refused.count(Refused { server: server.to_owned(), statement: folded(sql) });
+    }
+
+    /// Every statement that replicas refused, the most frequent first.
+    #[must_use]
+    pub fn refused(&self) -> Vec<(Refused, u64)> {
+        self.refused.entries()
     }
 
     /// Everything that was seen, the most frequent first.

@@ -151,3 +151,39 @@ fn every_reason_has_an_index_and_a_name_of_its_own() {
         assert_eq!(all.iter().filter(|other| other.as_str() == why.as_str()).count(), 1);
     }
 }
+
+#[test]
+fn only_the_lot_tells_the_groups_apart() {
+    let write = Verdict::Primary(Reason::Write);
+    let q = QUESTION;
+    for question in [
+        q,
+        Question { verdict: Verdict::ReadOnlyBlock, ..q },
+        Question { role: ServerRole::Any, ..q },
+        Question { verdict: write, ..q },
+        Question { access: Access::Primary, ..q },
+        Question { access: Access::ReadOnly, ..q },
+        Question { is_exclusive: true, ..q },
+        Question { is_primary_user: true, ..q },
+        Question { role: ServerRole::Primary, ..q },
+        Question { role: ServerRole::Replica, ..q },
+        Question { hint: Some(ServerRole::Primary), ..q },
+        Question { hint: Some(ServerRole::Replica), ..q },
+        Question { is_serializable: true, ..q },
+        Question { is_learned: true, ..q },
+        Question { is_rescued: true, ..q },
+    ] {
+        let of = |question: Question| group(&question, side(&question).1);
+        let is_compared = of(question).is_some();
+        assert_eq!(of(question), is_compared.then_some(Group::Cohort), "{question:?}");
+        let other = Question { is_in_cohort: false, ..question };
+        assert_eq!(of(other), is_compared.then_some(Group::Control), "{other:?}");
+        // What is only forecast is like what the lot keeps.
+        let before = Question { is_split: false, ..question };
+        assert_eq!(of(before), is_compared.then_some(Group::Control), "{before:?}");
+        let is_plain = question.verdict != write
+            && question == Question { verdict: question.verdict, role: question.role, ..q }
+            && matches!(question.role, ServerRole::Auto | ServerRole::Any);
+        assert_eq!(is_compared, is_plain, "{question:?}");
+    }
+}

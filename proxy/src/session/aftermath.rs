@@ -9,11 +9,12 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::pool::lease::Lease;
-use crate::route::{Access, Refusal as ReplicaRefusal};
+use crate::route::{Access, Refusal as ReplicaRefusal, Why};
 use crate::server::connect::ConnectError;
 use crate::session::copying;
 use crate::session::end::{self, End};
 use crate::session::exchange::{Progress, Stop};
+use crate::session::judge::first_text;
 use crate::session::life::{Running, Session};
 use crate::session::relay::{Seen, tell_restored};
 use crate::session::routing::leaves_no_trace;
@@ -22,6 +23,9 @@ use crate::wire::backend::put_ready;
 
 /// The longest that a server may take to say what the state of a session is.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The setting with which a session declares all its transactions to be READ ONLY.
+const READ_ONLY: &str = "default_transaction_read_only";
 
 impl Session {
     /// An exchange has come to its end: sees to what it leaves behind.
@@ -36,12 +40,18 @@ impl Session {
             // A cancel request is on its way and must not hit the connection's next client.
             self.cancel.settled().await;
         }
-        if let Some(ended) = self.rescue(&stop).or_else(|| self.outlive(&stop, &lease)) {
+        if seen.misroutes > 0 {
+            self.note_misroutes(seen.misroutes);
+        }
+        if let Some(ended) = self.rescue(&stop, &seen).or_else(|| self.outlive(&stop, &lease)) {
             self.client.recorder.forget();
             if matches!(stop, Ok(Stop::AtRest)) {
                 lease.give_back();
             }
             return ended;
+        }
+        if matches!(stop, Ok(Stop::AtRest)) {
+            self.measured.finish(&self.tenancy.worker.metrics.arms, &seen);
         }
         self.note_floor(&seen);
         self.note_notified(&seen);
@@ -67,6 +77,7 @@ impl Session {
             // Nothing has been sent: the request goes to the new primary.
             Ok(Stop::Fenced(false)) if reason.is_none() => {
                 self.client.recorder.forget();
+                self.measured.forget();
                 Ok(())
             }
             Ok(stop) => Err(end::of(stop, reason, lease, &mut self.kept, seen.is_fatal)),
@@ -87,7 +98,7 @@ impl Session {
     }
 
     /// Puts a request that a replica refused back, to be run on the primary.
-    pub(super) fn rescue(&mut self, stop: &Result<Stop, ()>) -> Option<Result<(), End>> {
+    pub(super) fn rescue(&mut self, stop: &Result<Stop, ()>, seen: &Seen) -> Option<Result<(), End>> {
         let routing = &mut self.client.routing;
         if matches!(stop, Ok(Stop::ServerGone(_))) && routing.rescue.is_armed() && routing.gate.is_proved() {
             routing.rescue.refuse(ReplicaRefusal::Gone);
@@ -98,8 +109,17 @@ impl Session {
             return None;
         }
         let (refusal, request, statements) = routing.rescue.take()?;
-        self.tenancy.worker.metrics.count_rescue(refusal);
+        let metrics = &self.tenancy.worker.metrics;
+        metrics.count_rescue(refusal);
+        // The end of the refused answer was seen too.
+        let refused = u64::from(matches!(stop, Ok(Stop::AtRest)));
+        let before = Seen { transactions: seen.transactions.saturating_sub(refused), ..*seen };
+        self.measured.carry(&metrics.arms, &before);
         if refusal == ReplicaRefusal::Misroute {
+            if !self.tenancy.is_at_primary() {
+                let sql = first_text(&request, &self.client.statements).unwrap_or_default();
+                self.tenancy.context.sites.count_refused(&self.tenancy.server_name(), sql);
+            }
             routing.judge.learn_request(&request, &self.client.statements);
         }
         if matches!(refusal, ReplicaRefusal::Misroute | ReplicaRefusal::Missing) {
@@ -113,6 +133,22 @@ impl Session {
         Some(Ok(()))
     }
 
+    /// Notes errors that reached the client because its statement was sent to a replica, unless the client asked for that or
+    /// would have had them on the primary too.
+    fn note_misroutes(&self, count: u64) {
+        let asked_for_it = matches!(self.decision.why, Why::Role | Why::Hint);
+        let says_off = |value: &str| ["off", "false", "no", "0"].contains(&value);
+        let is_read_only = self.client.state.settings.value(READ_ONLY).is_some_and(|value| !says_off(value));
+        if self.tenancy.is_at_primary() || asked_for_it || is_read_only {
+            return;
+        }
+        self.tenancy.worker.metrics.arms.misrouted.add(count);
+        let request = self.client.routing.rescue.shown().unwrap_or_default();
+        let sql = first_text(request, &self.client.statements).unwrap_or_default();
+        let server = self.tenancy.server_name();
+        (0..count).for_each(|_| self.tenancy.context.sites.count_refused(&server, sql));
+    }
+
     /// A replica that goes away in the middle of an answer takes the request with it, and not the session: nothing but
     /// reads was under way, outside a transaction.
     pub(super) fn outlive(&mut self, stop: &Result<Stop, ()>, lease: &Lease) -> Option<Result<(), End>> {
@@ -122,7 +158,9 @@ impl Session {
             return None;
         }
         let error = end::replica_lost();
-        self.tenancy.worker.metrics.count_error(error.kind);
+        let metrics = &self.tenancy.worker.metrics;
+        metrics.count_error(error.kind);
+        self.measured.fail(&metrics.arms);
         error.put(client.outbox.bytes());
         if lease.replies.unanswered() == 1 {
             put_ready(client.outbox.bytes(), b'I');

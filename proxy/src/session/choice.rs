@@ -58,12 +58,13 @@ fn judge(client: &mut Client, tenancy: &Tenancy, is_split: bool) -> Decision {
         forecast(client, tenancy, &segment);
     } else if decision.why == Why::Freshness {
         note_site(client, tenancy);
-    } else if decision.aim.side == Side::Replica
-        && tenancy.access == Access::Routed
-        && split.rescue
-        && !routing.is_put_off()
+    } else if decision.aim.side == Side::Replica && tenancy.access == Access::Routed && !routing.is_put_off()
     {
-        routing.rescue.keep(&segment, request, &client.statements);
+        if split.rescue {
+            routing.rescue.keep(&segment, request, &client.statements);
+        } else {
+            routing.rescue.keep_to_tell(&segment, request);
+        }
     }
     decision
 }

@@ -17,6 +17,7 @@ use crate::session::copying;
 use crate::session::end::{self, End};
 use crate::session::exchange::{Exchange, Progress, Stop};
 use crate::session::greeting::greet;
+use crate::session::measured::Measured;
 use crate::session::request::client_header;
 use crate::session::routing::Decision;
 use crate::session::signals::Signals;
@@ -36,6 +37,8 @@ pub(super) struct Session {
     pub(super) kept: Option<(PinReason, Lease)>,
     /// The decision on the transaction at hand.
     pub(super) decision: Decision,
+    /// What it counts for in comparisons.
+    pub(super) measured: Measured,
     /// For what it is counted as one that keeps its connection.
     pub(super) pinned: Option<PinReason>,
     /// How much of the request at hand has been looked at while it was not whole.
@@ -55,13 +58,14 @@ pub(super) struct Running {
 
 impl Session {
     /// At the beginning.
-    pub(super) const fn new(client: Client, tenancy: Tenancy, cancel: CancelHandle) -> Self {
+    pub(super) fn new(client: Client, tenancy: Tenancy, cancel: CancelHandle) -> Self {
         Self {
             client,
             tenancy,
             cancel,
             kept: None,
             decision: Decision::UNKNOWN,
+            measured: Measured::default(),
             pinned: None,
             scanned: 0,
             running: None,
@@ -108,6 +112,9 @@ impl Session {
         debug!(?end, user = identity.user, database = identity.database, "the session ends");
 
         let metrics = Arc::clone(&worker.metrics);
+        if !matches!(end, End::Left) {
+            self.measured.fail(&metrics.arms);
+        }
         match &end {
             End::Told(error) => {
                 metrics.count_error(error.kind);
@@ -140,6 +147,7 @@ impl Session {
             Some((reason, lease)) => {
                 let is_pinned = reason != PinReason::SessionMode;
                 self.decision = Decision::UNKNOWN;
+                self.measured.await_request(&self.client, &self.tenancy);
                 note_kept(
                     &mut self.client,
                     &mut self.tenancy,
@@ -161,7 +169,7 @@ impl Session {
         if take(&mut self.client, self.tenancy.view(), self.tenancy.access) {
             return Ok(());
         }
-        self.decision = decide(&mut self.client, &mut self.tenancy);
+        self.take_up();
         if self.decision.aim.side == Side::Primary
             && let Some((_, lease)) = self.kept.take()
         {
@@ -186,18 +194,28 @@ impl Session {
         }
     }
 
+    /// Decides about the request at the front of the inbox.
+    pub(super) fn take_up(&mut self) {
+        self.decision = decide(&mut self.client, &mut self.tenancy);
+        self.measured.begin(&self.client, &self.tenancy, self.decision.group);
+    }
+
     /// Waits for a connection, or opens one, until the client gives up.
     pub(super) async fn lease_in_time(
         &mut self,
         asked: Option<Asked>,
         signals: &mut Signals<'_>,
     ) -> Result<Result<Lease, Refusal>, End> {
-        tokio::select! {
+        let leased = tokio::select! {
             biased;
-            leased = self.tenancy.lease_in_time(&self.client.state.settings, asked) => Ok(leased),
-            () = self.cancel.cancelled() => Ok(Err(Refusal::Proxy(end::cancelled()))),
-            () = signals.kill.as_mut() => Err(End::Told(end::shutdown())),
+            leased = self.tenancy.lease_in_time(&self.client.state.settings, asked) => leased,
+            () = self.cancel.cancelled() => Err(Refusal::Proxy(end::cancelled())),
+            () = signals.kill.as_mut() => return Err(End::Told(end::shutdown())),
+        };
+        if leased.is_ok() {
+            self.tenancy.worker.metrics.arms.waited.add_one();
         }
+        Ok(leased)
     }
 
     /// Waits for a whole request while the connection that the session keeps may have something to say, such as a
@@ -248,7 +266,7 @@ impl Session {
         signals: &mut Signals<'_>,
     ) -> Result<Stop, ()> {
         poll_fn(|cx| {
-            converse(
+            let polled = converse(
                 &mut self.client,
                 &self.tenancy,
                 &self.cancel,
@@ -256,7 +274,11 @@ impl Session {
                 signals,
                 &mut Turns::of_a_poll(),
                 cx,
-            )
+            );
+            if self.measured.is_awaited() && running.progress.is_begun {
+                self.measured.came(&self.tenancy, polled.is_ready());
+            }
+            polled
         })
         .await
     }
@@ -267,7 +289,9 @@ impl Session {
             Refusal::Proxy(error) => error,
             Refusal::Server(message) => return Err(End::Refused(message)),
         };
-        self.tenancy.worker.metrics.count_error(error.kind);
+        let metrics = &self.tenancy.worker.metrics;
+        metrics.count_error(error.kind);
+        self.measured.fail(&metrics.arms);
         let client = &mut self.client;
         error.put(client.outbox.bytes());
         let message_bytes_max = usize::MAX;

@@ -5,12 +5,13 @@
 //! left out, and what it answers in the server's place is put in, which costs a copy and happens rarely.
 
 use crate::classify::tags::{TagEffect, tag_effect};
+use crate::route::Refusal;
 use crate::server::connection::{SERVER_MESSAGE_MAX, ServerConnection};
 use crate::server::prepared::NAME_PREFIX;
 use crate::server::replies::{Owed, SkipsUntil};
 use crate::session::client::Client;
 use crate::session::outdated;
-use crate::session::rescue::{Shown, examine};
+use crate::session::rescue::{Shown, examine, refusal};
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{
     self, BIND_COMPLETE, CLOSE_COMPLETE, CLOSE_COMPLETE_MESSAGE, COMMAND_COMPLETE, COPY_BOTH_RESPONSE,
@@ -31,8 +32,15 @@ pub struct Seen {
     pub queries: u64,
     /// Transactions that ended.
     pub transactions: u64,
-    /// Errors that were passed on.
+    /// Errors of servers.
     pub errors: u64,
+    /// Errors that went to the client, of servers and of ours.
+    pub told: u64,
+    /// Those of the first transaction.
+    pub first_told: u64,
+    /// Those that say that a standby cannot do it, of what the client had not declared to be READ ONLY, at a server that
+    /// only takes reads.
+    pub misroutes: u64,
     /// Whether the server has said that it ends the connection.
     pub is_fatal: bool,
     /// Whether the client was notified of something.
@@ -45,7 +53,14 @@ impl Seen {
     /// Whether there is nothing to be seen to but the numbers.
     #[must_use]
     pub const fn is_plain(&self) -> bool {
-        !self.is_fatal && !self.is_notified && !self.is_read_only
+        !self.is_fatal && !self.is_notified && !self.is_read_only && self.misroutes == 0
+    }
+
+    const fn note_told(&mut self) {
+        self.told += 1;
+        if self.transactions == 0 {
+            self.first_told += 1;
+        }
     }
 }
 
@@ -83,7 +98,7 @@ pub fn walk(client: &mut Client, server: &mut ServerConnection, seen: &mut Seen)
         if client.routing.rescue.is_armed() && !server.replies.front().is_some_and(Owed::is_hidden) {
             match examine(server) {
                 Shown::Nothing => break,
-                Shown::Answer => client.routing.rescue.disarm(),
+                Shown::Answer => client.routing.rescue.show(),
                 Shown::Refusal(refusal) => client.routing.rescue.refuse(refusal),
             }
         }
@@ -382,11 +397,17 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
         seen.is_fatal = true;
     }
     if let Some(error) = rejection {
+        seen.note_told();
         return Fate::Replace(error);
     }
     if seen.is_fatal && (client.routing.gate.is_proved() || is_nobodys(client, server)) {
         // The server goes, and not the session.
         return Fate::Keep;
+    }
+    if !client.routing.rescue.is_dropping() {
+        seen.note_told();
+        let is_misroute = message.as_deref().and_then(refusal) == Some(Refusal::Misroute);
+        seen.misroutes += u64::from(is_misroute && client.routing.promises_reads());
     }
     let renamed =
         message.as_deref().and_then(|message| with_client_names(client, message, failed.as_deref()));

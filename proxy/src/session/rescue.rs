@@ -16,7 +16,8 @@ use crate::wire::frame::header;
 const KEPT_MAX: usize = 64 * 1024;
 
 /// Why an error of a replica is not the client's; `None` where it is.
-fn refusal(message: &[u8]) -> Option<Refusal> {
+#[must_use]
+pub fn refusal(message: &[u8]) -> Option<Refusal> {
     let text = error_field(message, b'M').unwrap_or_default();
     let says = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
     match error_field(message, b'C')? {
@@ -33,6 +34,8 @@ fn refusal(message: &[u8]) -> Option<Refusal> {
 #[derive(Debug, Default)]
 pub struct Rescue {
     kept: Option<Box<Kept>>,
+    /// What was kept of a request that cannot be run elsewhere any more, to tell what it was.
+    shown: Option<Box<Kept>>,
     /// A replica has refused the request, and the rest of its answer is dropped.
     refused: Option<Refusal>,
     is_rescued: bool,
@@ -69,6 +72,14 @@ impl Rescue {
         }
     }
 
+    /// Keeps a request that goes to a replica only to tell what that refused.
+    pub fn keep_to_tell(&mut self, segment: &Segment, bytes: &[u8]) {
+        let request = bytes.get(..segment.length).unwrap_or_default();
+        if request.len() <= KEPT_MAX {
+            self.shown = Some(Box::new(Kept { request: request.to_vec(), statements: None }));
+        }
+    }
+
     /// Whether requests of this exchange are kept.
     #[must_use]
     pub const fn is_in_use(&self) -> bool {
@@ -92,9 +103,26 @@ impl Rescue {
         self.refused.is_some()
     }
 
-    /// The answer goes to the client, or there is nothing to run again.
+    /// The answer begins to go to the client.
+    pub fn show(&mut self) {
+        self.shown = self.kept.take();
+    }
+
+    /// The answer has come to its end.
+    pub fn end(&mut self) {
+        self.kept = None;
+    }
+
+    /// There is nothing to run again, and nothing to tell.
     pub fn disarm(&mut self) {
         self.kept = None;
+        self.shown = None;
+    }
+
+    /// The request whose answer goes to the client, where it was kept.
+    #[must_use]
+    pub fn shown(&self) -> Option<&[u8]> {
+        self.shown.as_ref().map(|kept| &*kept.request)
     }
 
     /// The replica refuses.
@@ -106,6 +134,7 @@ impl Rescue {
     pub fn take(&mut self) -> Option<(Refusal, Vec<u8>, Option<ClientStatements>)> {
         let refused = self.refused.take();
         let kept = self.kept.take();
+        self.shown = None;
         let (refused, kept) = (refused?, kept?);
         self.is_rescued = true;
         Some((refused, kept.request, kept.statements))

@@ -12,7 +12,7 @@ use crate::classify::token::Token;
 use crate::classify::verdict::{Reason, Verdict};
 use crate::fleet::View;
 use crate::mirror::hub::Hub;
-use crate::route::{Access, Aim, Question, ServerRole, Side, Why, admits, side};
+use crate::route::{Access, Aim, Group, Question, ServerRole, Side, Why, admits, group, side};
 use crate::server::settings::Settings;
 use crate::session::freshness::Freshness;
 use crate::session::judge::{Judge, Segment, shape};
@@ -41,6 +41,8 @@ pub struct Decision {
     pub why: Why,
     /// What its first request was judged to be.
     pub verdict: Verdict,
+    /// What it is compared with.
+    pub group: Option<Group>,
 }
 
 impl Decision {
@@ -56,8 +58,12 @@ impl Decision {
     }
 
     /// Nothing is known of the request: it may do anything.
-    pub const UNKNOWN: Self =
-        Self { aim: Aim::PRIMARY, why: Why::Pinned, verdict: Verdict::Primary(Reason::Unparsed) };
+    pub const UNKNOWN: Self = Self {
+        aim: Aim::PRIMARY,
+        why: Why::Pinned,
+        verdict: Verdict::Primary(Reason::Unparsed),
+        group: None,
+    };
 }
 
 /// A session's part in routing.
@@ -222,6 +228,9 @@ impl Routing {
         // Whatever follows a Flush belongs to the same transaction and is not known yet.
         let is_unread = segment.is_unread || (segment.is_open && (segment.runs || self.is_put_off()));
         let is_routed = access == Access::Routed;
+        // What either group has and the other cannot have is in none: only the lot may tell them apart.
+        let is_compared = !is_unread && self.tie.is_none() && !self.is_put_off();
+        let group = group(&question, why).filter(|_| is_compared);
         if is_unread && is_routed && side == Side::Replica {
             (side, why) = (Side::Primary, Why::Unread);
         }
@@ -241,7 +250,7 @@ impl Routing {
                 }
             }
         }
-        Decision { aim, why, verdict: segment.verdict }
+        Decision { aim, why, verdict: segment.verdict, group }
     }
 
     fn is_primary_user(&self, split: &SplitConfig) -> bool {
@@ -346,6 +355,13 @@ impl Routing {
         let is_in_block = decision.verdict == Verdict::ReadOnlyBlock || self.is_put_off();
         self.movable = None;
         self.gate = Gate { is_watched, is_open: is_watched, is_in_block: is_watched && is_in_block };
+    }
+
+    /// Whether what runs now was sent to a server that only takes reads without the client having declared it to be READ
+    /// ONLY.
+    #[must_use]
+    pub const fn promises_reads(&self) -> bool {
+        self.gate.is_watched && (!self.gate.is_in_block || self.is_prefix())
     }
 
     /// Whether the request at the front of these bytes may go to a server that only takes reads.

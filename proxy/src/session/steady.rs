@@ -5,7 +5,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use crate::session::choice::{decide, note_route};
+use crate::session::choice::note_route;
 use crate::session::command::{is_surely_none, may_ask_token, take};
 use crate::session::copying;
 use crate::session::end::End;
@@ -100,7 +100,7 @@ impl Session {
                 return Begun::Answered;
             }
         }
-        self.decision = decide(&mut self.client, &mut self.tenancy);
+        self.take_up();
         match self.tenancy.lease_at_once(&self.client.state.settings) {
             Ok(lease) => {
                 note_route(&mut self.client, &self.tenancy, &self.decision);
@@ -123,6 +123,7 @@ impl Session {
         let Some(Running { lease, progress, .. }) = self.running.take() else { return Ok(()) };
         self.tenancy.worker.metrics.clients_active.take_one();
         self.tenancy.worker.count(&progress.seen);
+        self.measured.finish(&self.tenancy.worker.metrics.arms, &progress.seen);
         self.client.routing.rescue.disarm();
         self.note_floor(&progress.seen);
         self.client.state.end_transaction();

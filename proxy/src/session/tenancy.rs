@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
+use crate::metrics::WorkerMetrics;
 use crate::pool::lease::{Lease, Slot};
 use crate::pool::server_pool::{Grant, Request, Taken};
 use crate::route::{Access, Aim, Route, Side, route};
@@ -149,15 +150,9 @@ impl Tenancy {
         settings: &Arc<Settings>,
         asked: Option<Asked>,
     ) -> Result<Lease, Refusal> {
-        let metrics = Arc::clone(&self.worker.metrics);
-        let began = Instant::now();
-        metrics.clients_waiting.add_one();
+        let counted = CountedWait::begin(Arc::clone(&self.worker.metrics));
         // Boxed, so that the rare wait does not make every session larger.
-        let leased = Box::pin(self.wait(settings, began, asked)).await;
-        metrics.clients_waiting.take_one();
-        metrics.waits.add_one();
-        metrics.wait_micros.add(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
-        leased
+        Box::pin(self.wait(settings, counted.began, asked)).await
     }
 
     /// Asks the server of this moment for a connection; `None` where there is no such server.
@@ -327,6 +322,29 @@ impl Tenancy {
 
     fn wanted<'a>(&'a self, settings: &'a Arc<Settings>) -> Request<'a> {
         Request { identity: &self.identity, settings, worker: self.worker.id }
+    }
+}
+
+/// A wait for a connection, which is over, and counted, when this is dropped: whoever gives up has waited too.
+struct CountedWait {
+    metrics: Arc<WorkerMetrics>,
+    began: Instant,
+}
+
+impl CountedWait {
+    fn begin(metrics: Arc<WorkerMetrics>) -> Self {
+        metrics.clients_waiting.add_one();
+        Self { metrics, began: Instant::now() }
+    }
+}
+
+impl Drop for CountedWait {
+    fn drop(&mut self) {
+        let waited = self.began.elapsed();
+        self.metrics.clients_waiting.take_one();
+        self.metrics.waits.add_one();
+        self.metrics.wait_micros.add(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
+        self.metrics.arms.waits.count(waited);
     }
 }
 

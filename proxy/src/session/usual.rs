@@ -66,7 +66,7 @@ pub fn clear_usual(client: &mut Client, server: &mut ServerConnection, seen: &mu
     if server.cleared > 0 || server.passing > 0 || client.routing.rescue.is_dropping() || !is_usual(server) {
         return false;
     }
-    client.routing.rescue.disarm();
+    client.routing.rescue.end();
     client.state.end_definitions();
     server.cleared = server.inbox.len();
     server.replies.pop_all();

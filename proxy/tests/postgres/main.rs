@@ -24,6 +24,7 @@ mod leaks;
 mod ledger;
 mod loss;
 mod malformed;
+mod measures;
 mod mirror;
 mod mirror_faults;
 mod mirror_purposes;

@@ -1,0 +1,233 @@
+//! What one thread counts for the gates of a rollout: groups of transactions that are compared, and times.
+//!
+//! Reading the clock costs more than the rest of the counting, so that of many transactions only some are timed: which,
+//! is drawn, since a pattern of statements could keep step with any fixed distance.
+
+use pgrouting_contract::histogram::{BUCKETS, Histogram, bucket_of};
+use pgrouting_contract::measures::{Arm as ArmReport, Measures};
+use tokio::time::Instant;
+
+use crate::metrics::counter::Counter;
+
+/// Timed transactions that come this much sooner, in microseconds, are too many.
+const SOON_MICROS: u64 = 1_000;
+
+/// Those that come this much later are too few.
+const LATE_MICROS: u64 = 2_000;
+
+/// The most transactions that are not timed between two that are, on average.
+const SKIP_MAX: u64 = 64;
+
+/// A group of transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arm {
+    /// Reads that the split sends to replicas.
+    Cohort,
+    /// Reads that it would, and that stay on the primary by lot.
+    Control,
+    /// Transactions of sessions that are copied.
+    Mirrored,
+    /// Transactions of sessions that are not, while others are.
+    Unmirrored,
+}
+
+impl Arm {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Cohort, Self::Control, Self::Mirrored, Self::Unmirrored];
+
+    /// The label in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cohort => "cohort",
+            Self::Control => "control",
+            Self::Mirrored => "mirrored",
+            Self::Unmirrored => "unmirrored",
+        }
+    }
+
+    /// Its part of a report.
+    #[must_use]
+    pub const fn of(self, measures: &Measures) -> &ArmReport {
+        match self {
+            Self::Cohort => &measures.cohort,
+            Self::Control => &measures.control,
+            Self::Mirrored => &measures.mirrored,
+            Self::Unmirrored => &measures.unmirrored,
+        }
+    }
+}
+
+/// What one thread counts.
+#[derive(Debug, Default)]
+pub struct Arms {
+    cohort: ArmCounts,
+    control: ArmCounts,
+    mirrored: ArmCounts,
+    unmirrored: ArmCounts,
+    /// Times of waits for a server connection.
+    pub waits: Times,
+    /// Waits that ended with a connection for a transaction.
+    pub waited: Counter,
+    /// Refusals of replicas that reached a client that had not asked for it.
+    pub misrouted: Counter,
+}
+
+impl Arms {
+    /// The counts of a group.
+    #[must_use]
+    pub const fn of(&self, arm: Arm) -> &ArmCounts {
+        match arm {
+            Arm::Cohort => &self.cohort,
+            Arm::Control => &self.control,
+            Arm::Mirrored => &self.mirrored,
+            Arm::Unmirrored => &self.unmirrored,
+        }
+    }
+}
+
+/// What is counted of one group.
+#[derive(Debug, Default)]
+pub struct ArmCounts {
+    /// Transactions.
+    pub transactions: Counter,
+    /// Errors that clients got in them.
+    pub errors: Counter,
+    /// How long some of them took.
+    pub latency: Times,
+    sampler: Sampler,
+}
+
+impl ArmCounts {
+    /// Whether the transaction that begins now is to be timed. Costs a few instructions where it is not.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.sampler.is_due()
+    }
+
+    /// The transaction that was due begins at this moment: draws which is the next.
+    pub fn draw_next(&self, now: Instant) {
+        self.sampler.draw_next(now);
+    }
+}
+
+/// Counts of times.
+#[derive(Debug)]
+pub struct Times(Box<[Counter]>);
+
+impl Default for Times {
+    fn default() -> Self {
+        Self((0..BUCKETS).map(|_| Counter::default()).collect())
+    }
+}
+
+impl Times {
+    /// Counts a time.
+    pub fn count(&self, time: std::time::Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        if let Some(counter) = self.0.get(bucket_of(micros)) {
+            counter.add_one();
+        }
+    }
+
+    fn histogram(&self) -> Histogram {
+        Histogram::from_counts(self.0.iter().map(Counter::value))
+    }
+}
+
+/// Tells which transactions are timed.
+#[derive(Debug)]
+struct Sampler {
+    /// How many are left out before the next.
+    left: Counter,
+    /// How many are left out on average.
+    mean: Counter,
+    /// When the last one was timed, in microseconds after `begun`.
+    last: Counter,
+    begun: Instant,
+    random: Counter,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        let random = Counter::default();
+        // Of zero, all that follows would be zero.
+        random.set(rand::random::<u64>() | 1);
+        Self {
+            left: Counter::default(),
+            mean: Counter::default(),
+            last: Counter::default(),
+            begun: Instant::now(),
+            random,
+        }
+    }
+}
+
+impl Sampler {
+    fn is_due(&self) -> bool {
+        let left = self.left.value();
+        if left > 0 {
+            self.left.set(left - 1);
+        }
+        left == 0
+    }
+
+    fn draw_next(&self, now: Instant) {
+        let at = u64::try_from(now.saturating_duration_since(self.begun).as_micros()).unwrap_or(u64::MAX);
+        let distance = at.saturating_sub(self.last.value());
+        self.last.set(at);
+        let mean = self.mean.value();
+        let mean = if distance < SOON_MICROS {
+            (mean * 2).clamp(1, SKIP_MAX)
+        } else if distance > LATE_MICROS {
+            mean / 2
+        } else {
+            mean
+        };
+        self.mean.set(mean);
+        self.left.set(self.random() % (2 * mean + 1));
+    }
+
+    /// The next number of Marsaglia's xorshift.
+    fn random(&self) -> u64 {
+        let mut x = self.random.value();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        x
+    }
+}
+
+/// The counts of all threads together, but for what they do not know. Of `transactions` that got a connection, those that
+/// did not wait have waited for no time.
+#[must_use]
+pub fn sum<'a>(threads: impl Iterator<Item = &'a Arms>, transactions: u64) -> Measures {
+    let mut sum = Measures::default();
+    let mut waited = 0;
+    for arms in threads {
+        let of = |arm: Arm| {
+            let ArmCounts { transactions, errors, latency, sampler: _ } = arms.of(arm);
+            ArmReport {
+                transactions: transactions.value(),
+                errors: errors.value(),
+                latency: latency.histogram(),
+            }
+        };
+        sum.add(&Measures {
+            cohort: of(Arm::Cohort),
+            control: of(Arm::Control),
+            mirrored: of(Arm::Mirrored),
+            unmirrored: of(Arm::Unmirrored),
+            waits: arms.waits.histogram(),
+            misrouted: arms.misrouted.value(),
+            ..Measures::default()
+        });
+        waited += arms.waited.value();
+    }
+    sum.waits.add(&Histogram::from_counts([transactions.saturating_sub(waited)]));
+    sum
+}
+
+#[cfg(test)]
+mod tests;
