@@ -52,21 +52,93 @@ SQL
   step "the pool"
   apply e2e/demo/pool.yaml
   kube -n "$namespace" wait pgrp/orders --for=condition=Ready --timeout=120s >/dev/null
-  stage PoolingOnly
+  edit '{"stage":"PoolingOnly"}'
   step "the load"
   kube -n "$namespace" delete job/load --ignore-not-found >/dev/null
   apply e2e/demo/load.yaml
   wait_until 300 "the load has no figures yet" has_figures
-  step "the stage Split, by one edit"
-  columns
-  stage Split
-  wait_until 300 "no replica has taken a read yet" has_reads_on_replicas
+
+  step "the stage PoolingOnly: what a split would do"
+  wait_until 300 "there is no forecast yet" has_forecast
+  rollout .forecast
+
+  step "the stage Split, by one edit: it is walked to in steps, each held until its gates pass"
+  edit '{"stage":"Split"}'
+  watch_until 180 at Split 50
+
+  step "a fault: the replicas stop replaying what the primary writes"
+  on_standbys "SELECT pg_wal_replay_pause()"
+  watch_until 120 held
+  rollout .lastRollback
+
+  step "the remedy: they replay again; and another attempt"
+  on_standbys "SELECT pg_wal_replay_resume()"
+  wait_until 60 "the replicas still lag" has_healthy_replicas
+  edit '{"attempt":1}'
+  watch_until 240 arrived Split
+  wait_until 120 "no replica has taken a read yet" has_reads_on_replicas
+
   step "the same content in the other database, and the stage Mirror, by one edit"
-  columns
   copy_content
-  stage Mirror
+  edit '{"stage":"Mirror"}'
+  watch_until 240 arrived Mirror
   wait_until 120 "nothing has been copied yet" has_copies
   screen
+}
+
+edit() { # of spec.rollout
+  echo
+  echo "\$ $kubectl_command -n $namespace patch pgrp orders --type=merge -p '{\"spec\":{\"rollout\":$1}}'"
+  kube -n "$namespace" patch pgrp orders --type=merge -p "{\"spec\":{\"rollout\":$1}}" >/dev/null
+}
+
+rollout() { # path in status.rollout
+  kube -n "$namespace" get pgrp orders -o json | jq ".status.rollout$1"
+}
+
+progressing() { # field
+  kube -n "$namespace" get pgrp orders -o jsonpath="{.status.conditions[?(@.type=='Progressing')].$1}"
+}
+
+# Shows what is said of the rollout, each time that it changes, until it is as it should be.
+watch_until() { # seconds, condition
+  local deadline=$((SECONDS + $1)) said='' now
+  shift
+  until "$@"; do
+    if [ "$SECONDS" -ge "$deadline" ]; then
+      echo "demo: the rollout does not get there: $(progressing message)" >&2
+      exit 1
+    fi
+    now="$(progressing reason): $(progressing message)"
+    [ "$now" = "$said" ] || echo "  $(date +%T) $now"
+    said=$now
+    sleep 1
+  done
+  columns
+}
+
+at() { # stage, percent
+  [ "$(rollout '.stage + " " + (.splitPercent|tostring)')" = "\"$1 $2\"" ]
+}
+
+held() { [ "$(rollout '.hold != null')" = true ]; }
+
+arrived() { # stage
+  [ "$(progressing reason)" = StageReached ] && [ "$(rollout .stage)" = "\"$1\"" ]
+}
+
+has_forecast() { [ "$(rollout '.forecast != null')" = true ]; }
+
+has_healthy_replicas() {
+  [ "$(kube -n "$namespace" get pgrp orders -o jsonpath='{.status.backends.replicasSummary}')" = 2/2 ]
+}
+
+on_standbys() { # statement
+  local pod
+  for pod in pg-1 pg-2; do
+    # shellcheck disable=SC2016 # expanded inside the pod
+    kube -n "$namespace" exec -i "$pod" -- bash -c 'PGPASSWORD=$PASSWORD psql -q -o /dev/null -h 127.0.0.1 -U "$USERNAME" postgres' <<<"$1"
+  done
 }
 
 copy_content() { # of the database orders, with its role
@@ -85,11 +157,6 @@ has_copies() { mirror_report | grep -q '^[1-9][0-9]* of '; }
 
 mirror_report() {
   kube -n "$namespace" exec pg-0 -- env PGPASSWORD=orders-of-the-demo psql -AtX -h orders -U orders -c 'SHOW MIRROR REPORT'
-}
-
-stage() { # one edit, and until it is in effect
-  kube -n "$namespace" patch pgrp orders --type=merge -p "{\"spec\":{\"rollout\":{\"stage\":\"$1\"}}}" >/dev/null
-  kube -n "$namespace" wait pgrp/orders --for=jsonpath='{.status.rollout.stage}'="$1" --timeout=60s >/dev/null
 }
 
 columns() {
@@ -115,7 +182,6 @@ step() { echo "demo: $*" >&2; }
 screen() {
   local k="$kubectl_command -n $namespace"
   echo
-  echo "\$ $k patch pgrp orders --type=merge -p '{\"spec\":{\"rollout\":{\"stage\":\"Mirror\"}}}'"
   columns
   echo
   echo "since the proxies started, by their metrics:"
@@ -137,6 +203,8 @@ It goes on running. What to try next:
   $k logs -f job/load
   # more proxies, and the pool's columns as they change
   $k scale pgrp orders --replicas=4 && $k get pgrp orders -w
+  # what the gates say, and the way the pool came
+  $k get pgrp orders -o jsonpath='{.status.rollout}'
   # conditions and events
   $k describe pgrp orders
   # what the copies came to, the sums of all proxies

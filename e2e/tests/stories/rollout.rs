@@ -43,7 +43,7 @@ async fn pool_walks_in_steps_and_goes_back_at_once() -> Result<()> {
     })
     .await?;
     println!("forecast: {forecast:?}");
-    ensure!(forecast.read_share_percent > 0 && forecast.samples >= 100, "{forecast:?}");
+    ensure!(forecast.read_share_percent > 0 && forecast.samples >= 50, "{forecast:?}");
 
     pool.patch(json!({"rollout": {"stage": "Split", "mode": "StepApproval", "approvedStep": 0}})).await?;
     let condition = pool.wait_for_reason("Progressing", "AwaitingApproval", 60).await?;

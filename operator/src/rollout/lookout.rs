@@ -30,7 +30,7 @@ const REFRESH_PERIOD: Duration = Duration::from_secs(60);
 /// How often the forecast is.
 const FORECAST_PERIOD: Duration = Duration::from_secs(600);
 /// A forecast from fewer transactions is none.
-const FORECAST_SAMPLES: u64 = 100;
+const FORECAST_SAMPLES: u64 = 50;
 /// Reasons that are shown in a forecast.
 const FORECAST_REASONS: usize = 5;
 /// Minutes over which the most traffic is looked for.
