@@ -80,6 +80,7 @@ impl Judged<'_> {
             && let Some(text) = first_step_text(&self.pool.spec, forecast, seen.peak_qps)
         {
             decision.progress.message.push_str(&format!("; {text}"));
+            decision.progress.is_stale = !seen.may_refresh;
         }
         decision
     }

@@ -208,6 +208,7 @@ impl<'a> Machine<'a> {
                     reading.remedy
                 ),
                 failing: Some(reading.name.clone()),
+                is_stale: !self.sight.may_refresh,
             },
             None => Progress::of(Word::StageReached, self.reached()),
         }
@@ -286,7 +287,8 @@ impl<'a> Machine<'a> {
             _ => Word::InsufficientSamples,
         };
         let texts: Vec<_> = waiting.into_iter().map(|(_, text)| text).collect();
-        Some(Progress::of(word, format!("{here}: waits for figures: {}", texts.join(", "))))
+        let message = format!("{here}: waits for figures: {}", texts.join(", "));
+        Some(Progress { is_stale: !self.sight.may_refresh, ..Progress::of(word, message) })
     }
 
     fn is_entry_of_traffic(&self, reading: &Reading) -> bool {

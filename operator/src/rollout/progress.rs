@@ -12,6 +12,8 @@ pub struct Progress {
     pub message: String,
     /// The gate that fails, if one does.
     pub failing: Option<String>,
+    /// Whether the sentence is not worth a write where the word is the same as before: it tells of figures that grow.
+    pub is_stale: bool,
 }
 
 /// In a word.
@@ -74,7 +76,7 @@ impl Progress {
     /// A word with its sentence.
     #[must_use]
     pub fn of(word: Word, message: impl Into<String>) -> Self {
-        Self { word, message: message.into(), failing: None }
+        Self { word, message: message.into(), failing: None, is_stale: false }
     }
 
     /// A pool that stays until somebody has done something.
@@ -84,6 +86,7 @@ impl Progress {
             word: Word::Failed(hold.gate.clone()),
             message: hold.message.clone(),
             failing: Some(hold.gate.clone()),
+            is_stale: false,
         }
     }
 

@@ -29,7 +29,7 @@ pub fn findings(
         config_applied(found.observation),
         backends,
         credentials_valid(found),
-        progressing(found),
+        progressing(found, before),
         split_active(found),
         mirror_healthy(found, mirror),
         stalled(found, before, now),

@@ -14,9 +14,9 @@ use crate::rollout::progress::Word;
 use crate::status::condition::{ConditionType, Finding, GateReason, Reason};
 use crate::status::found::Found;
 
-/// The condition Progressing: what there is to say of the rollout.
+/// The condition Progressing: what there is to say of the rollout. `before` is the condition as it was.
 #[must_use]
-pub fn progressing(found: &Found<'_>) -> Finding {
+pub fn progressing(found: &Found<'_>, before: Option<&PoolCondition>) -> Finding {
     let Some(progress) = found.progress else {
         let message = "the rollout stays as it is while the spec makes no sense: see condition Ready";
         return Finding::new(ConditionType::Progressing, Unknown, Reason::Reconciling, message);
@@ -37,7 +37,9 @@ pub fn progressing(found: &Found<'_>) -> Finding {
         Word::MetricsUnavailable => Reason::MetricsUnavailable,
         Word::PrimaryChanged => Reason::PrimaryChanged,
     };
-    Finding::new(ConditionType::Progressing, progress.word.status(), reason, progress.message.clone())
+    let known = before.filter(|known| progress.is_stale && known.reason == reason.as_str());
+    let message = known.map_or(&progress.message, |known| &known.message);
+    Finding::new(ConditionType::Progressing, progress.word.status(), reason, message.clone())
 }
 
 /// Why the rollout needs a person, if it does. `before` says since when it has been waiting.

@@ -479,6 +479,13 @@ fn progressing_says_what_the_rollout_says_and_a_long_wait_calls_a_person() {
     assert_eq!(condition(&waiting.status(Some(&first), 3599), "Stalled").0, ConditionStatus::False);
     let late = condition(&waiting.status(Some(&first), 3600), "Stalled");
     assert_eq!((late.0, late.1.as_str()), (ConditionStatus::True, "ProgressDeadlineExceeded"));
+    // Figures that grow are not written each time; another word is.
+    let progress = |word, message: &str| Progress { is_stale: true, ..Progress::of(word, message) };
+    let again =
+        |word| Case { target: Stage::Split, progress: progress(word, "waits for more"), ..Case::default() };
+    let later = again(Word::InsufficientSamples).status(Some(&first), 1);
+    assert_eq!(condition(&later, "Progressing").2, "waits for reads");
+    assert_eq!(condition(&again(Word::NoData).status(Some(&first), 1), "Progressing").2, "waits for more");
     // A step that goes on for long waits for nobody.
     let soaking = case(Word::Soaking, "soaks");
     let first = soaking.status(None, 0);
