@@ -1,7 +1,7 @@
 # The index of every command. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run cnpg demo demo-down bench suites fuzz oracle
+.PHONY: help build plugin test lint fmt clippy duplicates unit shell chart crd images cluster-up cluster-down e2e e2e-run cnpg demo demo-down bench suites fuzz oracle
 
 CARGO := cargo
 CLUSTER_NAME ?= pgrp
@@ -12,6 +12,9 @@ help: ## This list
 
 build: ## Both programs, optimised, in target/release
 	$(CARGO) build --locked --release -p pgrouting-proxy -p pgrouting-operator
+
+plugin: ## kubectl pgrp, optimised, in target/release (docs/kubectl-pgrp.md)
+	$(CARGO) build --locked --release -p pgrouting-kubectl
 
 test: ## Everything: lints, unit tests, chart, and the stories on a cluster of their own; ends in "N passed, N failed"
 	@.ci/test
