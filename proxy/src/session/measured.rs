@@ -40,19 +40,30 @@ struct Special {
 }
 
 impl Measured {
-    /// A request is taken up.
+    /// A request is taken up. Costs next to nothing where it is in no group.
+    #[inline]
     pub fn begin(&mut self, client: &Client, tenancy: &Tenancy, group: Option<Group>) {
-        if self.is_special || tenancy.view().active.config.stage >= Stage::Mirror {
-            if std::mem::take(&mut self.special.is_carried) {
-                return;
-            }
-            *self = Self::of(None, copy_arm(client, tenancy));
-        }
-        self.read = group.map(|group| match group {
+        let read = group.map(|group| match group {
             Group::Cohort => Arm::Cohort,
             Group::Control => Arm::Control,
         });
-        self.time(&tenancy.worker.metrics.arms);
+        if self.is_special || tenancy.view().active.config.stage >= Stage::Mirror {
+            self.begin_special(client, tenancy, read);
+        } else if let Some(arm) = read {
+            let counts = tenancy.worker.metrics.arms.of(arm);
+            self.read = Some(arm);
+            if counts.is_due() {
+                self.time_read(counts);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn begin_special(&mut self, client: &Client, tenancy: &Tenancy, read: Option<Arm>) {
+        if !std::mem::take(&mut self.special.is_carried) {
+            *self = Self::of(read, copy_arm(client, tenancy));
+            self.time(&tenancy.worker.metrics.arms);
+        }
     }
 
     fn of(read: Option<Arm>, copy: Option<Arm>) -> Self {
@@ -84,16 +95,20 @@ impl Measured {
         if let Some(read) = self.read.map(|arm| arms.of(arm))
             && read.is_due()
         {
-            read.draw_next(self.clock());
-            self.special.is_read_timed = true;
+            self.time_read(read);
         }
-        if self.is_special
-            && let Some(copy) = self.special.copy.map(|arm| arms.of(arm))
+        if let Some(copy) = self.special.copy.map(|arm| arms.of(arm))
             && copy.is_due()
         {
             copy.draw_next(self.clock());
             self.special.is_copy_timed = true;
         }
+    }
+
+    #[inline(never)]
+    fn time_read(&mut self, read: &ArmCounts) {
+        read.draw_next(self.clock());
+        self.special.is_read_timed = true;
     }
 
     fn clock(&mut self) -> Instant {
@@ -102,6 +117,7 @@ impl Measured {
     }
 
     /// The exchange has come to its end, and the client has its answer.
+    #[inline]
     pub fn finish(&mut self, arms: &Arms, seen: &Seen) {
         if self.is_special {
             self.count(arms, seen, 0);
@@ -132,6 +148,7 @@ impl Measured {
         *self = Self::default();
     }
 
+    #[inline(never)]
     fn count(&mut self, arms: &Arms, seen: &Seen, more_errors: u64) {
         let Self { read, is_special: _, special } = std::mem::take(self);
         if special.is_awaited {
