@@ -106,6 +106,7 @@ impl ArmCounts {
     }
 
     /// The transaction that was due begins at this moment: draws which is the next.
+    #[inline(never)]
     pub fn draw_next(&self, now: Instant) {
         self.sampler.draw_next(now);
     }

@@ -195,6 +195,7 @@ impl Session {
     }
 
     /// Decides about the request at the front of the inbox.
+    #[inline]
     pub(super) fn take_up(&mut self) {
         self.decision = decide(&mut self.client, &mut self.tenancy);
         self.measured.begin(&self.client, &self.tenancy, self.decision.group);

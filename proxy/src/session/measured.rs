@@ -6,7 +6,7 @@
 use pgrouting_contract::stage::Stage;
 use tokio::time::Instant;
 
-use crate::metrics::arms::{Arm, Arms};
+use crate::metrics::arms::{Arm, ArmCounts, Arms};
 use crate::route::{Access, Group};
 use crate::server::settings::REPLICATION;
 use crate::session::client::Client;
@@ -17,56 +17,74 @@ use crate::session::tenancy::Tenancy;
 #[derive(Debug, Default)]
 pub struct Measured {
     /// The group of reads that it is in.
-    read: Option<Entry>,
+    read: Option<Arm>,
+    /// There is more to it than that, so that the long way has to be gone.
+    is_special: bool,
+    special: Special,
+}
+
+/// What is said of few transactions.
+#[derive(Debug, Default)]
+struct Special {
     /// The group of the mirror that it is in.
-    copy: Option<Entry>,
+    copy: Option<Arm>,
     /// When the client's request was taken up, where that is to be known.
     began: Option<Instant>,
+    /// Which groups want to know.
+    is_read_timed: bool,
+    is_copy_timed: bool,
     /// The session keeps its connection, and the request has not come yet.
     is_awaited: bool,
     /// The request is to be run again, and counts as one with its first run.
     is_carried: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    arm: Arm,
-    is_timed: bool,
-}
-
 impl Measured {
-    /// A request is taken up.
+    /// A request is taken up. Costs next to nothing where it is in no group.
+    #[inline]
     pub fn begin(&mut self, client: &Client, tenancy: &Tenancy, group: Option<Group>) {
-        if group.is_none() && tenancy.view().active.config.stage < Stage::Mirror {
-            return;
-        }
-        if std::mem::take(&mut self.is_carried) {
-            return;
-        }
-        let entry = |arm| Entry { arm, is_timed: false };
         let read = group.map(|group| match group {
             Group::Cohort => Arm::Cohort,
             Group::Control => Arm::Control,
         });
-        *self = Self { read: read.map(entry), copy: copy_arm(client, tenancy).map(entry), ..Self::default() };
-        self.time(&tenancy.worker.metrics.arms);
+        if self.is_special || tenancy.view().active.config.stage >= Stage::Mirror {
+            self.begin_special(client, tenancy, read);
+        } else if let Some(arm) = read {
+            let counts = tenancy.worker.metrics.arms.of(arm);
+            self.read = Some(arm);
+            if counts.is_due() {
+                self.time_read(counts);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn begin_special(&mut self, client: &Client, tenancy: &Tenancy, read: Option<Arm>) {
+        if !std::mem::take(&mut self.special.is_carried) {
+            *self = Self::of(read, copy_arm(client, tenancy));
+            self.time(&tenancy.worker.metrics.arms);
+        }
+    }
+
+    fn of(read: Option<Arm>, copy: Option<Arm>) -> Self {
+        Self { read, is_special: copy.is_some(), special: Special { copy, ..Special::default() } }
     }
 
     /// The session keeps its connection and waits for a request there.
     pub fn await_request(&mut self, client: &Client, tenancy: &Tenancy) {
-        let copy = copy_arm(client, tenancy).map(|arm| Entry { arm, is_timed: false });
-        *self = Self { copy, is_awaited: copy.is_some(), ..Self::default() };
+        *self = Self::of(None, copy_arm(client, tenancy));
+        self.special.is_awaited = self.is_special;
     }
 
     /// Whether a request is waited for.
     #[must_use]
     pub const fn is_awaited(&self) -> bool {
-        self.is_awaited
+        self.special.is_awaited
     }
 
     /// The request has come that was waited for. One that has been answered already is not timed.
     pub fn came(&mut self, tenancy: &Tenancy, is_answered: bool) {
-        self.is_awaited = false;
+        self.special.is_awaited = false;
         if !is_answered {
             self.time(&tenancy.worker.metrics.arms);
         }
@@ -74,19 +92,37 @@ impl Measured {
 
     /// Reads the clock where one of the groups wants it.
     fn time(&mut self, arms: &Arms) {
-        for entry in [&mut self.read, &mut self.copy].into_iter().flatten() {
-            let counts = arms.of(entry.arm);
-            if counts.is_due() {
-                entry.is_timed = true;
-                counts.draw_next(*self.began.get_or_insert_with(Instant::now));
-            }
+        if let Some(read) = self.read.map(|arm| arms.of(arm))
+            && read.is_due()
+        {
+            self.time_read(read);
+        }
+        if let Some(copy) = self.special.copy.map(|arm| arms.of(arm))
+            && copy.is_due()
+        {
+            copy.draw_next(self.clock());
+            self.special.is_copy_timed = true;
         }
     }
 
+    #[inline(never)]
+    fn time_read(&mut self, read: &ArmCounts) {
+        read.draw_next(self.clock());
+        self.special.is_read_timed = true;
+    }
+
+    fn clock(&mut self) -> Instant {
+        self.is_special = true;
+        *self.special.began.get_or_insert_with(Instant::now)
+    }
+
     /// The exchange has come to its end, and the client has its answer.
+    #[inline]
     pub fn finish(&mut self, arms: &Arms, seen: &Seen) {
-        if self.read.is_some() || self.copy.is_some() {
+        if self.is_special {
             self.count(arms, seen, 0);
+        } else if let Some(read) = self.read.take() {
+            add(arms.of(read), 1, seen.first_told);
         }
     }
 
@@ -99,12 +135,12 @@ impl Measured {
     /// time to it.
     pub fn carry(&mut self, arms: &Arms, before: &Seen) {
         if before.transactions > 0 {
-            let (read, copy) = (self.read, self.copy);
+            let again = Self::of(self.read, self.special.copy);
             self.count(arms, before, 0);
-            let untimed = |entry: Entry| Entry { is_timed: false, ..entry };
-            (self.read, self.copy) = (read.map(untimed), copy.map(untimed));
+            *self = again;
         }
-        self.is_carried = true;
+        self.is_special = true;
+        self.special.is_carried = true;
     }
 
     /// Nothing has been sent, or the client has gone: it counts for nothing.
@@ -112,25 +148,29 @@ impl Measured {
         *self = Self::default();
     }
 
+    #[inline(never)]
     fn count(&mut self, arms: &Arms, seen: &Seen, more_errors: u64) {
-        let Self { read, copy, began, is_awaited, is_carried: _ } = std::mem::take(self);
-        if is_awaited {
+        let Self { read, is_special: _, special } = std::mem::take(self);
+        if special.is_awaited {
             return;
         }
         // Of several transactions in one exchange none has a time of its own.
-        let took = began.filter(|_| seen.transactions <= 1).map(|began| began.elapsed());
-        let all = seen.transactions.max(1);
-        for (entry, transactions, errors) in [(read, 1, seen.first_told), (copy, all, seen.told)] {
-            let Some(Entry { arm, is_timed }) = entry else { continue };
-            let counts = arms.of(arm);
-            counts.transactions.add(transactions);
-            if errors + more_errors > 0 {
-                counts.errors.add(errors + more_errors);
-            }
-            if let Some(took) = took.filter(|_| is_timed) {
-                counts.latency.count(took);
-            }
+        let took = special.began.filter(|_| seen.transactions <= 1).map(|began| began.elapsed());
+        if let Some(read) = read.map(|arm| arms.of(arm)) {
+            add(read, 1, seen.first_told + more_errors);
+            took.filter(|_| special.is_read_timed).inspect(|took| read.latency.count(*took));
         }
+        if let Some(copy) = special.copy.map(|arm| arms.of(arm)) {
+            add(copy, seen.transactions.max(1), seen.told + more_errors);
+            took.filter(|_| special.is_copy_timed).inspect(|took| copy.latency.count(*took));
+        }
+    }
+}
+
+fn add(counts: &ArmCounts, transactions: u64, errors: u64) {
+    counts.transactions.add(transactions);
+    if errors > 0 {
+        counts.errors.add(errors);
     }
 }
 
@@ -152,13 +192,9 @@ mod tests {
     use super::*;
 
     fn cohort() -> Measured {
-        let entry = |arm| Some(Entry { arm, is_timed: true });
-        Measured {
-            read: entry(Arm::Cohort),
-            copy: entry(Arm::Mirrored),
-            began: Some(Instant::now()),
-            ..Measured::default()
-        }
+        let mut measured = Measured::of(Some(Arm::Cohort), Some(Arm::Mirrored));
+        measured.time(&Arms::default());
+        measured
     }
 
     /// Transactions, errors and times of a group.
@@ -178,6 +214,22 @@ mod tests {
         assert_eq!(counts(&arms, Arm::Cohort), (1, 1, 1));
         assert_eq!(counts(&arms, Arm::Mirrored), (1, 1, 1));
         assert_eq!(counts(&arms, Arm::Control), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_is_not_timed_is_counted_all_the_same() {
+        let arms = Arms::default();
+        for told in [0, 1] {
+            let mut measured = Measured::of(Some(Arm::Control), None);
+            let seen = Seen { transactions: 1, told, first_told: told, ..Seen::default() };
+            measured.finish(&arms, &seen);
+            measured.finish(&arms, &seen);
+        }
+        assert_eq!(counts(&arms, Arm::Control), (2, 1, 0));
+        let mut measured = Measured::of(Some(Arm::Control), None);
+        measured.carry(&arms, &Seen { errors: 1, ..Seen::default() });
+        measured.finish(&arms, &Seen { transactions: 1, ..Seen::default() });
+        assert_eq!(counts(&arms, Arm::Control), (3, 1, 0));
     }
 
     #[test]
@@ -215,7 +267,8 @@ mod tests {
     #[test]
     fn what_never_came_is_not_counted() {
         let arms = Arms::default();
-        let mut measured = Measured { is_awaited: true, ..cohort() };
+        let mut measured = cohort();
+        measured.special.is_awaited = true;
         measured.fail(&arms);
         assert_eq!(counts(&arms, Arm::Mirrored), (0, 0, 0));
         let mut measured = cohort();

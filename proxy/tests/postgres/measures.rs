@@ -185,22 +185,30 @@ fn a_transaction_that_may_move_is_in_no_group() {
 #[test]
 fn at_the_first_stage_the_reads_of_the_forecast_are_the_control() {
     let split = Split::of(&CRATE, |config| config.stage = Stage::PoolingOnly);
-    for _ in 0..60 {
-        let mut client = split.client();
-        for _ in 0..4 {
-            client.run("SELECT count(*) FROM crate");
-            client.run("UPDATE crate SET qty = qty WHERE id = 1");
+    let mut run = 0;
+    // Few sessions are looked at, and none before the catalog is known.
+    let (measures, forecast) = poll("reads of the forecast", || {
+        for _ in 0..20 {
+            let mut client = split.client();
+            for _ in 0..4 {
+                client.run("SELECT count(*) FROM crate");
+                client.run("UPDATE crate SET qty = qty WHERE id = 1");
+                run += 2;
+            }
         }
-    }
-    let report = split.proxy.report();
-    let forecast = report.split.forecast.get("read").copied().unwrap_or_default();
-    let measures = report.measures;
-    assert!(forecast > 0, "{:?}", report.split);
+        let report = split.proxy.report();
+        let forecast = report.split.forecast.get("read").copied().filter(|count| *count > 0)?;
+        (report.measures.control.transactions >= forecast).then_some((report.measures, forecast))
+    });
     assert_eq!((numbers(&measures.control), numbers(&measures.cohort)), ((forecast, 0), (0, 0)));
     assert!(measures.control.latency.count() > 0);
     // Nearly all of them found a connection at once.
-    assert!(measures.waits.count() >= 480, "{:?}", measures.waits);
-    assert!(measures.waits.0.get(&0).is_some_and(|count| *count >= 400), "{:?}", measures.waits);
+    assert!(measures.waits.count() >= run, "{run}: {:?}", measures.waits);
+    assert!(
+        measures.waits.0.get(&0).is_some_and(|count| *count >= run * 3 / 4),
+        "{run}: {:?}",
+        measures.waits
+    );
 }
 
 #[test]
