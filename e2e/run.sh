@@ -40,6 +40,11 @@ cd "$root"
 case " ${stories[*]} " in *' cnpg '*) prepare_cnpg ;; esac
 cargo test --locked -p pgrouting-e2e --test stories --no-run --message-format=json >"$STATE/tests.json"
 program=$(jq -r 'select(.executable != null and .target.name == "stories") | .executable' "$STATE/tests.json")
+cargo build --locked -p pgrouting-kubectl --message-format=json >"$STATE/plugin.json"
+plugin=$(jq -r 'select(.executable != null and .target.name == "kubectl-pgrp") | .executable' "$STATE/plugin.json")
+# kubectl finds it by its name.
+mkdir -p "$STATE/plugins"
+ln -sf "$plugin" "$STATE/plugins/kubectl-pgrp"
 
 status=0
 for story in "${stories[@]}"; do
@@ -48,7 +53,7 @@ for story in "${stories[@]}"; do
   log=$STATE/log/story-$story.log
   began=$SECONDS
   result=0
-  RUST_BACKTRACE=0 PATH=$STATE/bin:$PATH KUBECONFIG=$KUBECONFIG_FILE AUDIT_LOG=$STATE/log/audit.json HELM_CACHE_HOME=$STATE/helm \
+  RUST_BACKTRACE=0 PATH=$STATE/bin:$STATE/plugins:$PATH KUBECONFIG=$KUBECONFIG_FILE AUDIT_LOG=$STATE/log/audit.json HELM_CACHE_HOME=$STATE/helm \
     nsenter --net="$NETNS" timeout --kill-after=10 "${STORY_TIMEOUT:-420}" \
     "$program" --test-threads=1 --nocapture "$story::" 2>&1 | tee "$log" || result=1
   # A story that was killed has no result of its own.

@@ -25,6 +25,8 @@ mod mirror;
 mod operator_gone;
 #[path = "stories/password.rs"]
 mod password;
+#[path = "stories/plugin.rs"]
+mod plugin;
 #[path = "stories/rollout.rs"]
 mod rollout;
 #[path = "stories/rollout_faults.rs"]

@@ -34,6 +34,8 @@ pub struct Stand<'a> {
     pub min_samples: u64,
     /// How many times in a row a gate has to fail.
     pub threshold: i32,
+    /// Whether the time of the step is over, or there was none.
+    pub is_done: bool,
     /// What reads on the primary were like.
     pub baseline: Option<&'a Baseline>,
     /// What transactions were like that were not copied.
@@ -171,6 +173,12 @@ fn mirror_groups<'a>(stand: &Stand<'a>, span: &'a Span) -> Groups<'a> {
 }
 
 impl Groups<'_> {
+    /// Whether nobody is left to compare with, and nothing was kept of what it was like. A pool that was put at its place, and
+    /// did not walk there, is not held by that.
+    fn is_alone(&self, stand: &Stand<'_>) -> bool {
+        stand.is_done && self.outside.is_none() && self.before.is_none()
+    }
+
     fn samples(&self) -> u64 {
         let outside = self.outside.map_or(u64::MAX, |arm| arm.transactions);
         self.inside.transactions.min(outside)
@@ -201,6 +209,9 @@ impl Groups<'_> {
 fn client_errors(stand: &Stand<'_>, spans: &Spans) -> Option<Reading> {
     let gate = &stand.gates.client_errors;
     let groups = groups(stand, spans);
+    if groups.is_alone(stand) {
+        return None;
+    }
     let (errors, rate) = (groups.inside.errors, groups.inside.errors_per_million());
     let more = u64::try_from(gate.max_increase_per_million).unwrap_or(0);
     let outside = groups.errors_outside();
@@ -267,7 +278,11 @@ fn slower(
 fn latency(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
     let gate = &stand.gates.latency_p99;
     let floor = micros_of(gate.floor.get());
-    let (outcome, limit) = slower(&split_groups(stand, span), stand, gate.max_increase_percent, floor);
+    let groups = split_groups(stand, span);
+    if groups.is_alone(stand) {
+        return None;
+    }
+    let (outcome, limit) = slower(&groups, stand, gate.max_increase_percent, floor);
     let remedy = "a replica answers slowly: look at its load and cache (EXPLAIN ANALYZE on it and on the primary), lower its \
                   weight or warm it up; then change spec.rollout.attempt";
     reading(stand, "latencyP99", gate.mode, outcome, limit, remedy)
@@ -443,7 +458,11 @@ fn drops(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
 fn impact(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
     let gate = &stand.gates.mirror_impact;
     let floor = micros_of(gate.floor.get());
-    let (outcome, limit) = slower(&mirror_groups(stand, span), stand, gate.max_increase_percent, floor);
+    let groups = mirror_groups(stand, span);
+    if groups.is_alone(stand) {
+        return None;
+    }
+    let (outcome, limit) = slower(&groups, stand, gate.max_increase_percent, floor);
     let remedy = "the proxies have too little CPU for the copies: raise spec.proxy.resources or replicas, or lower \
                   spec.mirror.maxPercent; then change spec.rollout.attempt";
     reading(stand, "mirrorImpact", gate.mode, outcome, limit, remedy)

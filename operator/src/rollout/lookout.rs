@@ -118,6 +118,7 @@ impl Lookout {
             gates: &rules.gates,
             min_samples,
             threshold: rules.failure_threshold,
+            is_done: view.rollout.soak_until.is_none() && view.rollout.soak_left.is_none(),
             baseline: view.rollout.baseline.as_ref(),
             mirror_baseline: view.rollout.mirror_baseline.as_ref(),
             needs_replica: view.spec.split.when_no_replica == WhenNoReplica::Fail,

@@ -100,8 +100,8 @@ impl<'a> Machine<'a> {
         format!("at {}, the end of the stage asked for", self.position.text())
     }
 
-    /// The first gate that has failed often enough to act. A pool that has arrived is only taken back for what is wrong
-    /// whatever it is compared to.
+    /// The gate that has failed often enough to act, the one that says most where there are several. A pool that has arrived
+    /// is only taken back for what is wrong whatever it is compared to.
     fn failure(&self) -> Option<Reading> {
         if self.position.stage == Stage::PoolingOnly {
             return None;
@@ -117,7 +117,7 @@ impl<'a> Machine<'a> {
         });
         failed
             .filter(|reading| !has_arrived || is_plain_wrong(reading))
-            .min_by_key(|reading| reading.threshold)
+            .min_by_key(|reading| (reading.threshold, !is_plain_wrong(reading)))
             .cloned()
     }
 

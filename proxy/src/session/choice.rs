@@ -20,6 +20,9 @@ use crate::transaction::PinReason;
 /// How long a session waits for the position that covers what it has written.
 const POSITION_WITHIN: Duration = Duration::from_secs(1);
 
+/// A read so long after its session's last write is forecast to find it on a replica.
+const STALE_WITHIN: Duration = Duration::from_millis(100);
+
 /// The pause before it looks again.
 const POSITION_PAUSE: Duration = Duration::from_millis(5);
 
@@ -76,8 +79,10 @@ fn forecast(client: &mut Client, tenancy: &Tenancy, segment: &Segment) {
     let why = if segment.is_unread { Why::Unread } else { Why::Verdict(segment.verdict) };
     metrics.forecast.count(why.index());
     let reads = why == Why::Verdict(Verdict::Read);
-    if reads && view.topology.replicas().next().is_some() && client.routing.freshness.floor_at(view).is_none()
-    {
+    let freshness = &mut client.routing.freshness;
+    // Positions are not asked for again and again where nothing is routed: those of after a while are not known.
+    let is_stale = freshness.has_written_within(STALE_WITHIN) && freshness.floor_at(view).is_none();
+    if reads && view.topology.replicas().next().is_some() && is_stale {
         metrics.forecast_stale.add_one();
         note_site(client, tenancy);
     }

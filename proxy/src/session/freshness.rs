@@ -115,6 +115,15 @@ impl Freshness {
         some.then_some(floor)
     }
 
+    /// Whether the session has written so short a time ago.
+    #[must_use]
+    pub fn has_written_within(&self, time: Duration) -> bool {
+        match self.floor {
+            Floor::None => false,
+            Floor::Since(written) | Floor::At(_, written) => written.elapsed() < time,
+        }
+    }
+
     /// The position that covers what the session has written; `None` while it is not known.
     #[must_use]
     pub const fn token(&self) -> Option<Token> {

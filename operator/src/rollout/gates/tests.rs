@@ -36,6 +36,7 @@ struct Case {
     position: Position,
     gates: Gates,
     min_samples: u64,
+    is_done: bool,
     baseline: Option<Baseline>,
     needs_replica: bool,
     external: BTreeMap<String, ExternalValue>,
@@ -48,6 +49,7 @@ impl Case {
             position: Position { stage: Stage::Split, split_percent: percent, mirror_percent: 0 },
             gates: Gates::default(),
             min_samples: 1000,
+            is_done: false,
             baseline: None,
             needs_replica: false,
             external: BTreeMap::new(),
@@ -66,6 +68,7 @@ impl Case {
             gates: &self.gates,
             min_samples: self.min_samples,
             threshold: 3,
+            is_done: self.is_done,
             baseline: self.baseline.as_ref(),
             mirror_baseline: self.baseline.as_ref(),
             needs_replica: self.needs_replica,
@@ -175,6 +178,14 @@ fn where_all_are_split_the_baseline_is_the_other_group() {
     let none = Case::split(100);
     assert_eq!(said(&none.one("clientErrors", &spans(0, 600))), "open");
     assert_eq!(said(&none.one("latencyP99", &spans(0, 600))), "open");
+    // A pool that was put there and has nothing to compare with is not held by that.
+    let put = Case { is_done: true, ..Case::split(100) };
+    let names: Vec<_> = put.all(&spans(0, 600)).into_iter().map(|reading| reading.name).collect();
+    assert!(
+        !names.contains(&"latencyP99".to_owned()) && !names.contains(&"clientErrors".to_owned()),
+        "{names:?}"
+    );
+    assert_eq!(Case { baseline: Some(baseline(100, 1_000)), ..put }.all(&spans(0, 600)).len(), 8);
     // But where nobody asks for any.
     let any = Case { min_samples: 0, ..Case::split(100) };
     assert_eq!(said(&any.one("latencyP99", &spans(0, 600))), "pass");
