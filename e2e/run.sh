@@ -35,9 +35,16 @@ prepare_cnpg() {
   export CNPG_MANIFEST=$STATE/cnpg.yaml CNPG_VOLUMES=$STATE/cnpg CNPG_POSTGRES=localhost/postgres:$version
 }
 
+# The path of a Prometheus server, for a story to start.
+prepare_prometheus() {
+  PROMETHEUS=$(e2e/cluster/prometheus.sh)
+  export PROMETHEUS
+}
+
 # Built outside the namespace, which leads nowhere.
 cd "$root"
 case " ${stories[*]} " in *' cnpg '*) prepare_cnpg ;; esac
+case " ${stories[*]} " in *' rollout_external '*) prepare_prometheus ;; esac
 cargo test --locked -p pgrouting-e2e --test stories --no-run --message-format=json >"$STATE/tests.json"
 program=$(jq -r 'select(.executable != null and .target.name == "stories") | .executable' "$STATE/tests.json")
 cargo build --locked -p pgrouting-kubectl --message-format=json >"$STATE/plugin.json"
