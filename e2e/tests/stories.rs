@@ -29,6 +29,8 @@ mod password;
 mod plugin;
 #[path = "stories/rollout.rs"]
 mod rollout;
+#[path = "stories/rollout_external.rs"]
+mod rollout_external;
 #[path = "stories/rollout_faults.rs"]
 mod rollout_faults;
 #[path = "stories/rollout_waves.rs"]

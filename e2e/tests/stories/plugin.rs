@@ -20,7 +20,9 @@ async fn kubectl_pgrp_shows_moves_and_explains() -> Result<()> {
     pool.wait_for("SplitActive", True, 30).await?;
     let picture = pgrp(&story, &["status", "orders"]).await?;
     println!("{picture}");
-    for part in ["Stage         Split", "StageReached", "healthyReplicas", "pg-b", "Replica", "in use", "in sync"] {
+    for part in
+        ["Stage         Split", "StageReached", "healthyReplicas", "pg-b", "Replica", "in use", "in sync"]
+    {
         ensure!(picture.contains(part), "{part:?} is not in:\n{picture}");
     }
 
