@@ -117,6 +117,15 @@ impl Postgres {
         self.superuser_at(0).await
     }
 
+    /// A connection to one database of the primary, past every proxy, as the superuser.
+    ///
+    /// # Errors
+    /// When the primary does not answer.
+    pub async fn superuser_in(&self, database: &str) -> Result<Client> {
+        let login = Login { user: "postgres".to_owned(), password: self.superuser_password.clone() };
+        connect(&self.servers[0].address, 5432, &login, database).await
+    }
+
     /// A connection to one server, past every proxy, as the superuser.
     ///
     /// # Errors

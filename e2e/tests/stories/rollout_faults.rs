@@ -169,14 +169,15 @@ async fn hold_connections(story: &Story, pool: &Pool, count: usize) -> Result<Ve
     Ok(held)
 }
 
-/// Another database on the primary, with the story's role and the function.
+/// Another database on the primary, with the function. It is the superuser's, so that the role of an earlier run can go.
 async fn start_mirror(story: &Story) -> Result<Client> {
     let superuser = story.postgres.superuser().await?;
     superuser.batch_execute(&format!("DROP DATABASE IF EXISTS {MIRROR} WITH (FORCE)")).await?;
-    superuser.batch_execute(&format!("CREATE DATABASE {MIRROR} OWNER {}", story.login.user)).await?;
-    let address = &story.postgres.servers[0].address;
-    let mirror = connect(address, 5432, &story.login, MIRROR).await?;
+    superuser.batch_execute(&format!("CREATE DATABASE {MIRROR}")).await?;
+    let mirror = story.postgres.superuser_in(MIRROR).await?;
     faults::make(&mirror).await?;
+    let grant = "GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO PUBLIC";
+    mirror.batch_execute(grant).await?;
     Ok(mirror)
 }
 
