@@ -14,8 +14,8 @@ async fn operator_writes_nothing_in_an_idle_minute() -> Result<()> {
         let spec = json!({"rollout": {"stage": stage}});
         story.pool(name, &["pg-a", "pg-b", "pg-c"], spec).await?.wait_for_pods(2, 60).await?;
     }
-    // What follows a start ends within this: the status of the last pod that became ready.
-    sleep(Duration::from_secs(10)).await;
+    // What follows a start ends within this: the status of the last pod that became ready, and the first figures of the gates.
+    sleep(Duration::from_secs(45)).await;
 
     let before = writes(&story.namespace)?;
     assert!(!before.is_empty(), "the audit log must show what the start wrote");

@@ -348,7 +348,7 @@ fn rescued(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
 /// What is true at every moment is judged once a period, by the worst of it.
 fn of_moments(span: &Span, judge: impl FnOnce() -> Outcome) -> Outcome {
     if span.worst.proxies == 0 {
-        Outcome::Error("no proxy answers".to_owned())
+        Outcome::Open { samples: 0, wait: "a proxy that answers".to_owned() }
     } else if span.is_over {
         judge()
     } else {

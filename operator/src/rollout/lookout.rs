@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use pgrouting_contract::report::{ProxyReport, Role, Rotation};
 use pgrouting_crds::spec::PgRoutingPoolSpec;
 use pgrouting_crds::spec::split::WhenNoReplica;
+use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::rollout::{Forecast, RolloutStatus};
 use pgrouting_crds::status::{ServerRole, ServerState};
 
@@ -125,7 +126,10 @@ impl Lookout {
             external: view.external,
             waiting: view.observation.waiting.as_deref(),
         };
-        let readings = readings(&stand, &spans);
+        // A pool that is to stay at the beginning has nothing to be judged for.
+        let is_at_rest =
+            (position.stage, view.rollout.target_stage) == (Stage::PoolingOnly, Stage::PoolingOnly);
+        let readings = if is_at_rest { Vec::new() } else { readings(&stand, &spans) };
         let may_refresh = self.refreshed.is_none_or(|at| view.uptime.saturating_sub(at) >= REFRESH_PERIOD);
         if may_refresh {
             self.refreshed = Some(view.uptime);

@@ -68,10 +68,7 @@ impl<'a> Machine<'a> {
         }
         if let Some(obstacle) = &self.sight.obstacle {
             let progress = self.obstructed(obstacle);
-            // Time that pods take to be replaced counts, what happens with another primary does not.
-            if !matches!(obstacle, Obstacle::Deployment(_)) {
-                self.freeze();
-            }
+            self.freeze();
             return progress;
         }
         if let Some(progress) = self.unsettled() {

@@ -91,6 +91,11 @@ impl Collector {
     ) -> Spans {
         let state = match &mut self.state {
             Some(state) if state.key == key => state,
+            // A span begins with somebody who can say where it begins.
+            state if moment.proxies == 0 => {
+                *state = None;
+                return Spans::default();
+            }
             state => {
                 let window = || Window::begin(proxies, moment, now);
                 let windows = [window(), window(), window(), window()];

@@ -258,7 +258,7 @@ fn moments_are_judged_by_the_worst() {
         ("replicaLag", (|m| m.lag_ms_max = Some(10_000)) as fn(&mut Moment), "pass"),
         ("replicaLag", |m| m.lag_ms_max = Some(10_001), "fail"),
         ("replicaLag", |m| m.lag_ms_max = None, "no data"),
-        ("replicaLag", |m| m.proxies = 0, "error"),
+        ("replicaLag", |m| m.proxies = 0, "open"),
         ("healthyReplicas", |m| m.replicas = 1, "pass"),
         ("healthyReplicas", |m| m.replicas = 0, "fail"),
         ("primaryConnections", |m| m.primary_use_percent = Some(85), "pass"),
