@@ -23,8 +23,8 @@ use crate::lease::Epoch;
 use crate::metrics::Metrics;
 use crate::observe::Observation;
 use crate::proxies::{AccessError, ProxyAccess, ProxyAnswer, ProxyError};
-use crate::rollout::gates::ExternalValue;
 use crate::rollout::lookout::Lookout;
+use crate::rollout::stand::ExternalValue;
 
 /// How long a settled pool is left alone.
 const SETTLED_PERIOD: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::net::TcpStream;
 
-use crate::rollout::gates::ExternalValue;
+use crate::rollout::stand::ExternalValue;
 
 /// The longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

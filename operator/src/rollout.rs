@@ -13,15 +13,18 @@ use crate::rollout::machine::Machine;
 use crate::rollout::progress::Progress;
 use crate::rollout::sight::Sight;
 
+pub mod compared;
 pub mod figures;
 pub mod fold;
 pub mod gates;
 pub mod lookout;
 pub mod machine;
+pub mod moments;
 pub mod progress;
 pub mod reading;
 pub mod sight;
 pub mod spans;
+pub mod stand;
 pub mod text;
 pub mod turn;
 

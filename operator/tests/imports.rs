@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 52] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 55] = [
     ("names", &[], &[]),
     ("time", &[], &[]),
     ("position", &["time"], &["crds", "contract"]),
@@ -45,9 +45,23 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 52] = [
     ("rollout/progress", &[], &["crds"]),
     ("rollout/figures", &[], &["contract"]),
     ("rollout/spans", &["position", "rollout/figures"], &[]),
+    ("rollout/stand", &["position", "rollout/reading", "rollout/spans", "rollout/text"], &["crds"]),
+    (
+        "rollout/compared",
+        &["time", "rollout/reading", "rollout/spans", "rollout/stand", "rollout/text"],
+        &["crds", "contract"],
+    ),
+    ("rollout/moments", &["rollout/reading", "rollout/spans", "rollout/stand", "rollout/text"], &["crds"]),
     (
         "rollout/gates",
-        &["position", "time", "rollout/reading", "rollout/spans", "rollout/text"],
+        &[
+            "rollout/compared",
+            "rollout/moments",
+            "rollout/reading",
+            "rollout/spans",
+            "rollout/stand",
+            "rollout/text",
+        ],
         &["crds", "contract"],
     ),
     ("rollout/sight", &["rollout/reading"], &["crds"]),
@@ -58,11 +72,13 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 52] = [
             "observe",
             "position",
             "time",
+            "rollout/compared",
             "rollout/figures",
             "rollout/gates",
             "rollout/reading",
             "rollout/sight",
             "rollout/spans",
+            "rollout/stand",
             "rollout/text",
         ],
         &["crds", "contract"],
@@ -78,7 +94,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 52] = [
         &["position", "rollout/fold", "rollout/machine", "rollout/progress", "rollout/sight"],
         &["crds"],
     ),
-    ("prometheus_query", &["rollout/gates"], &[]),
+    ("prometheus_query", &["rollout/stand"], &[]),
     ("settings", &["prometheus_query"], &[]),
     ("status/condition", &["time"], &["crds"]),
     ("status/found", &["resolve", "desired/config_map", "apply", "observe", "rollout/progress"], &["crds"]),
@@ -127,8 +143,8 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 52] = [
             "apply",
             "proxies",
             "observe",
-            "rollout/gates",
             "rollout/lookout",
+            "rollout/stand",
         ],
         &["crds", "contract"],
     ),
@@ -140,10 +156,10 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 52] = [
             "prometheus_query",
             "proxies",
             "rollout",
-            "rollout/gates",
             "rollout/lookout",
             "rollout/progress",
             "rollout/sight",
+            "rollout/stand",
             "rollout/turn",
             "memory",
         ],
@@ -190,18 +206,21 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 52] = [
 ];
 
 /// Steps without I/O: no client, no async, no clock.
-const PURE: [&str; 24] = [
+const PURE: [&str; 27] = [
     "names",
     "position",
     "rollout",
+    "rollout/compared",
     "rollout/figures",
     "rollout/fold",
     "rollout/gates",
     "rollout/lookout",
     "rollout/machine",
+    "rollout/moments",
     "rollout/progress",
     "rollout/sight",
     "rollout/spans",
+    "rollout/stand",
     "rollout/turn",
     "validate",
     "validate/mirror",

@@ -18,10 +18,10 @@ use crate::observe::Observation;
 use crate::position::Position;
 use crate::prometheus_query::PrometheusUrl;
 use crate::proxies::ProxyAnswer;
-use crate::rollout::gates::ExternalValue;
 use crate::rollout::lookout::{View, first_step_text, forecast};
 use crate::rollout::progress::Word;
 use crate::rollout::sight::Turn;
+use crate::rollout::stand::ExternalValue;
 use crate::rollout::turn::{Errand, member, turn};
 use crate::rollout::{Decision, decide};
 

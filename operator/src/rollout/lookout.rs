@@ -16,11 +16,13 @@ use pgrouting_crds::status::{ServerRole, ServerState};
 
 use crate::observe::Observation;
 use crate::position::Position;
+use crate::rollout::compared::baseline_of;
 use crate::rollout::figures::{Figures, Moment};
-use crate::rollout::gates::{ExternalValue, Stand, baseline_of, readings};
+use crate::rollout::gates::readings;
 use crate::rollout::reading::Reading;
 use crate::rollout::sight::{Obstacle, Sight, Turn};
 use crate::rollout::spans::{Collector, SpanKey, SpanRules, Spans};
+use crate::rollout::stand::{ExternalValue, Stand};
 use crate::rollout::text::span_text;
 use crate::time::whole_seconds;
 

@@ -8,7 +8,7 @@ use pgrouting_crds::spec::PgRoutingPoolSpec;
 use pgrouting_crds::spec::gates::GateMode;
 use pgrouting_crds::spec::rollout::{OnFailure, RollbackTo, RolloutMode};
 use pgrouting_crds::stage::Stage;
-use pgrouting_crds::status::rollout::{GateVerdict, Hold, Rollback, RolloutStatus};
+use pgrouting_crds::status::rollout::{GateStatus, GateVerdict, Hold, Rollback, RolloutStatus};
 
 use crate::position::{Ladder, Place, Position, begin_step, stand_at};
 use crate::rollout::progress::{Progress, Word};
@@ -62,7 +62,7 @@ impl<'a> Machine<'a> {
         if let Some(reading) = self.failure() {
             return self.fail(&reading);
         }
-        let is_done = self.rollout.soak_until.is_none() && self.rollout.soak_left.is_none();
+        let is_done = self.is_done();
         if is_there && is_done {
             return self.watch();
         }
@@ -103,24 +103,33 @@ impl<'a> Machine<'a> {
         if self.position.stage == Stage::PoolingOnly {
             return None;
         }
-        let is_done = self.rollout.soak_until.is_none() && self.rollout.soak_left.is_none();
-        let has_arrived = self.place.at >= self.end && is_done;
-        let failed = self.sight.readings.iter().filter(|reading| {
-            let gate = self.rollout.gates.iter().find(|gate| gate.name == reading.name);
+        let has_arrived = self.place.at >= self.end && self.is_done();
+        let failed = self.failing().into_iter().filter(|reading| !has_arrived || is_plain_wrong(reading));
+        failed.min_by_key(|reading| (reading.threshold, !is_plain_wrong(reading))).cloned()
+    }
+
+    /// Enforced gates that have failed often enough to act, or to be told of.
+    fn failing(&self) -> Vec<&Reading> {
+        let is_failing = |reading: &&Reading| {
             reading.is_enforced()
-                && gate.is_some_and(|gate| {
+                && self.gate(reading).is_some_and(|gate| {
                     gate.verdict == GateVerdict::Fail && gate.consecutive_failures >= reading.threshold
                 })
-        });
-        failed
-            .filter(|reading| !has_arrived || is_plain_wrong(reading))
-            .min_by_key(|reading| (reading.threshold, !is_plain_wrong(reading)))
-            .cloned()
+        };
+        self.sight.readings.iter().filter(is_failing).collect()
+    }
+
+    fn gate(&self, reading: &Reading) -> Option<&GateStatus> {
+        self.rollout.gates.iter().find(|gate| gate.name == reading.name)
+    }
+
+    /// Whether the time of the step is over, or there was none.
+    const fn is_done(&self) -> bool {
+        self.rollout.soak_until.is_none() && self.rollout.soak_left.is_none()
     }
 
     fn gate_text(&self, reading: &Reading) -> String {
-        let gate = self.rollout.gates.iter().find(|gate| gate.name == reading.name);
-        let (value, samples) = gate.map_or(("", 0), |gate| (gate.value.as_str(), gate.samples));
+        let (value, samples) = self.gate(reading).map_or(("", 0), |gate| (gate.value.as_str(), gate.samples));
         format!("{}: {value} (limit {}, {samples} samples)", reading.name, reading.limit)
     }
 
@@ -211,18 +220,6 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Enforced gates that have failed often enough to be told of.
-    fn failing(&self) -> Vec<&Reading> {
-        let is_failing = |reading: &&Reading| {
-            let gate = self.rollout.gates.iter().find(|gate| gate.name == reading.name);
-            reading.is_enforced()
-                && gate.is_some_and(|gate| {
-                    gate.verdict == GateVerdict::Fail && gate.consecutive_failures >= reading.threshold
-                })
-        };
-        self.sight.readings.iter().filter(is_failing).collect()
-    }
-
     fn obstructed(&self, obstacle: &Obstacle) -> Progress {
         let here = self.here();
         match obstacle {
@@ -248,7 +245,7 @@ impl<'a> Machine<'a> {
         let enforced = self.sight.readings.iter().filter(|reading| reading.is_enforced());
         let mut waiting = Vec::new();
         for reading in enforced {
-            let gate = self.rollout.gates.iter().find(|gate| gate.name == reading.name);
+            let gate = self.gate(reading);
             let verdict = gate.map_or(GateVerdict::NoData, |gate| gate.verdict);
             let text = match verdict {
                 GateVerdict::Pass | GateVerdict::DryRunFail => continue,

@@ -1,13 +1,18 @@
 //! Each gate as a table: what was measured, what it says.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pgrouting_contract::histogram::{BUCKETS, Histogram, bucket_of};
-use pgrouting_contract::measures::Measures;
+use pgrouting_contract::measures::{Arm, Measures};
+use pgrouting_crds::spec::gates::Gates;
+use pgrouting_crds::status::rollout::Baseline;
 
 use super::*;
 use crate::fixtures::at;
+use crate::position::Position;
 use crate::rollout::figures::{Figures, MirrorFigures, Moment};
+use crate::time::whole_seconds;
 
 fn times(micros: &[(u64, u64)]) -> Histogram {
     let mut counts = vec![0; BUCKETS];
