@@ -92,8 +92,8 @@ edit() { # of spec.rollout
   kube -n "$namespace" patch pgrp orders --type=merge -p "{\"spec\":{\"rollout\":$1}}" >/dev/null
 }
 
-rollout() { # path in status.rollout
-  kube -n "$namespace" get pgrp orders -o json | jq ".status.rollout$1"
+rollout() { # filter of status.rollout
+  kube -n "$namespace" get pgrp orders -o json | jq ".status.rollout | $1"
 }
 
 progressing() { # field

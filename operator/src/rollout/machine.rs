@@ -243,11 +243,13 @@ impl<'a> Machine<'a> {
     fn unsettled(&self) -> Option<Progress> {
         let here = self.here();
         let enforced = self.sight.readings.iter().filter(|reading| reading.is_enforced());
-        let mut waiting = Vec::new();
+        // What is waited for, and which gates wait for it.
+        let mut waiting: Vec<(&str, Vec<&str>)> = Vec::new();
+        let mut word = Word::InsufficientSamples;
         for reading in enforced {
             let gate = self.gate(reading);
             let verdict = gate.map_or(GateVerdict::NoData, |gate| gate.verdict);
-            let text = match verdict {
+            let wait = match verdict {
                 GateVerdict::Pass | GateVerdict::DryRunFail => continue,
                 GateVerdict::Error => {
                     let why = gate.map(|gate| gate.value.clone()).unwrap_or_default();
@@ -268,20 +270,24 @@ impl<'a> Machine<'a> {
                 GateVerdict::NoData => match &reading.outcome {
                     // Before the first step nothing is at risk that traffic would have to show.
                     Outcome::Open { .. } if self.is_entry_of_traffic(reading) => continue,
-                    Outcome::Open { wait, .. } => format!("{} ({wait})", reading.name),
-                    Outcome::NoData { value, .. } => format!("{} ({value})", reading.name),
-                    Outcome::Error(_) | Outcome::Judged { .. } => reading.name.clone(),
+                    Outcome::Open { wait, .. } => wait.as_str(),
+                    Outcome::NoData { value, .. } => {
+                        word = Word::NoData;
+                        value.as_str()
+                    }
+                    Outcome::Error(_) | Outcome::Judged { .. } => "",
                 },
             };
-            let is_open = matches!(reading.outcome, Outcome::Open { .. });
-            waiting.push((is_open, text));
+            match waiting.iter_mut().find(|(known, _)| *known == wait) {
+                Some((_, gates)) => gates.push(&reading.name),
+                None => waiting.push((wait, vec![&reading.name])),
+            }
         }
-        let word = match waiting.first()? {
-            _ if waiting.iter().any(|(is_open, _)| !is_open) => Word::NoData,
-            _ => Word::InsufficientSamples,
-        };
-        let texts: Vec<_> = waiting.into_iter().map(|(_, text)| text).collect();
-        let message = format!("{here}: waits for figures: {}", texts.join(", "));
+        if waiting.is_empty() {
+            return None;
+        }
+        let texts = waiting.iter().map(|(wait, gates)| format!("{wait} ({})", gates.join(", ")));
+        let message = format!("{here}: waits for figures: {}", texts.collect::<Vec<_>>().join(", "));
         Some(Progress { is_stale: !self.sight.may_refresh, ..Progress::of(word, message) })
     }
 

@@ -232,7 +232,7 @@ fn no_figures_hold_and_the_time_of_the_step_stands_still() {
     for _ in 0..5 {
         let progress = world.look(3600, &[gate("latencyP99", open())]);
         assert_eq!(progress.word, Word::InsufficientSamples);
-        assert!(progress.message.contains("latencyP99 (3 of 1000 reads)"), "{}", progress.message);
+        assert!(progress.message.contains("3 of 1000 reads (latencyP99)"), "{}", progress.message);
         let progress = world.look(3600, &[gate("external/cpu", Outcome::Error("refused".into()))]);
         assert_eq!(progress.word, Word::MetricsUnavailable);
         assert_eq!(progress.word.status(), ConditionStatus::Unknown);
