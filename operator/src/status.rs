@@ -186,15 +186,33 @@ pub fn unreadable(error: &str, generation: Option<i64>, now: Timestamp) -> Vec<P
     conditions
 }
 
-/// Why a status was not written.
+/// Why a status was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     /// The API server answered with an error.
-    #[error("cannot write the status: {0}")]
+    #[error("cannot read or write the status: {0}")]
     Api(#[from] kube::Error),
     /// It did not answer.
-    #[error("cannot write the status: no answer in time")]
+    #[error("cannot read or write the status: no answer in time")]
     Timeout,
+}
+
+/// The status as it is stored now, which a cache may be behind: a rollout goes on from there, and must not go on from what
+/// was before. `None` where there is none yet, or the pool has just been deleted.
+///
+/// # Errors
+/// When the API server refuses or does not answer.
+pub async fn read(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<PgRoutingPoolStatus>, StatusError> {
+    let api: Api<PgRoutingPool> = Api::namespaced(client.clone(), namespace);
+    match tokio::time::timeout(API_TIMEOUT, api.get_opt(name)).await {
+        Ok(Ok(pool)) => Ok(pool.and_then(|pool| pool.status)),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(StatusError::Timeout),
+    }
 }
 
 /// Writes a whole status. A pool that has just been deleted is no error.

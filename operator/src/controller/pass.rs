@@ -34,7 +34,7 @@ use crate::prometheus_query::PrometheusUrl;
 use crate::proxies::AccessError;
 use crate::resolve::{ResolveError, ResolveStores, ResolvedRefs, resolve};
 use crate::status::found::{Found, SpecVerdict};
-use crate::status::{StatusError, forbidden, status, unreadable, write, write_conditions};
+use crate::status::{StatusError, forbidden, read, status, unreadable, write, write_conditions};
 use crate::validate::{InvalidSpec, SpecFault, ValidatedPool, validate};
 use crate::watches::WatchHealth;
 
@@ -133,6 +133,10 @@ pub async fn pass(
     epoch: Epoch,
 ) -> Result<NextLook, PassError> {
     memory.unreadable = None;
+    if memory.written.is_none() {
+        // The first pass of this leader: what the one before wrote last may not be in the cache yet.
+        memory.written = read(&operator.client, &pool.namespace().unwrap_or_default(), &pool.name_any()).await?;
+    }
     let pods = pods_of(&caches.resolved.pods, &pool.namespace().unwrap_or_default(), &pool.name_any());
     // 1. What the spec points at (reads the API).
     let refs = resolve(&operator.client, &caches.resolved, pool, memory.foreign_generation).await;
