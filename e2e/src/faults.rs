@@ -27,6 +27,8 @@ pub enum Fault {
     HiddenWrite,
     /// It fails wherever it runs.
     ErrorsEverywhere,
+    /// It is slow wherever it runs.
+    SlowEverywhere,
 }
 
 impl Fault {
@@ -37,6 +39,7 @@ impl Fault {
             Self::SlowReplicas => "slow",
             Self::HiddenWrite => "write",
             Self::ErrorsEverywhere => "everywhere",
+            Self::SlowEverywhere => "slow everywhere",
         }
     }
 }
@@ -51,6 +54,7 @@ const MADE: &str = "
     DECLARE kind text := (SELECT fault.kind FROM fault);
     BEGIN
         IF kind = 'everywhere' THEN RAISE EXCEPTION 'a fault everywhere'; END IF;
+        IF kind = 'slow everywhere' THEN PERFORM pg_sleep(0.06); END IF;
         IF kind = 'write' THEN PERFORM nextval('hidden'); END IF;
         IF NOT pg_is_in_recovery() THEN RETURN kind; END IF;
         IF kind = 'error' THEN RAISE EXCEPTION 'a fault of a replica'; END IF;

@@ -9,7 +9,7 @@ use pgrouting_crds::status::rollout::GateVerdict;
 use pgrouting_e2e::faults::{self, FUNCTION, Fault, Faults};
 use pgrouting_e2e::pool::Pool;
 use pgrouting_e2e::postgres::connect;
-use pgrouting_e2e::story::Story;
+use pgrouting_e2e::story::{Story, servers_named};
 use pgrouting_e2e::wait::{Look, until};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
@@ -85,6 +85,26 @@ async fn each_fault_of_the_split_trips_its_gate_and_is_rolled_back() -> Result<(
     expect_rollback(&story, &pool, &case, "Split 50 %", "PoolingOnly").await?;
     drop(held);
 
+    // Few connections and slow statements: clients wait in line. Reads are as slow on either side.
+    pool.patch(json!({
+        "rollout": {"gates": {"poolWaitP99": {"mode": "Enforce"}, "primaryConnections": {"mode": "DryRun"}}},
+        "pooling": {"maxServerConnections": 2},
+    }))
+    .await?;
+    begin_step(&pool, 6).await?;
+    faults::set(&primary, Fault::SlowEverywhere).await?;
+    let case = Case { gate: "poolWaitP99", reason: "PoolWaitP99", says: "(limit 50 ms" };
+    expect_rollback(&story, &pool, &case, "Split 50 %", "PoolingOnly").await?;
+    faults::set(&primary, Fault::None).await?;
+
+    // The replicas are gone.
+    pool.patch(json!({"pooling": {"maxServerConnections": 20}})).await?;
+    begin_step(&pool, 7).await?;
+    pool.patch(json!({"backends": {"static": {"servers": servers_named(&["pg-a"])}}})).await?;
+    let case =
+        Case { gate: "healthyReplicas", reason: "HealthyReplicas", says: "0 replicas (limit at least 1" };
+    expect_rollback(&story, &pool, &case, "Split 50 %", "PoolingOnly").await?;
+
     assert!(load.reads() > 1000, "only {} reads", load.reads());
     load.stop().await;
     story.end().await
@@ -97,10 +117,11 @@ async fn diverging_mirror_is_rolled_back_and_the_split_stays() -> Result<()> {
     let mut spec = spec();
     spec["rollout"]["mode"] = json!("Immediate");
     spec["rollout"]["stage"] = json!("Split");
-    spec["mirror"] = json!({"target": {"host": "pg-a", "database": MIRROR}});
+    spec["mirror"] = json!({"target": {"host": "pg-a", "database": MIRROR}, "queueBytes": 16384});
     let pool = story.pool("orders", &["pg-a", "pg-b", "pg-c"], spec).await?;
     pool.wait_for_share(Stage::Split, 100, 30).await?;
-    let load = Faults::start(&story.postgres, &story.login, &pool.address("").await?, 8).await?;
+    // Sessions are copied or not by lot: of so many, neither group is empty.
+    let load = Faults::start(&story.postgres, &story.login, &pool.address("").await?, 12).await?;
 
     pool.patch(json!({"rollout": {"stage": "Mirror", "mode": "Automatic"}})).await?;
     pool.wait_for_share(Stage::Mirror, 50, 60).await?;
@@ -117,6 +138,13 @@ async fn diverging_mirror_is_rolled_back_and_the_split_stays() -> Result<()> {
     pool.patch(json!({"rollout": {"attempt": 1}})).await?;
     pool.wait_for_share(Stage::Mirror, 50, 60).await?;
     pool.wait_for_reason("Progressing", "Soaking", 60).await?;
+
+    // A mirror that cannot keep up shows too little of the traffic: the step is held, and nothing is taken back.
+    faults::set(&mirror, Fault::SlowEverywhere).await?;
+    let condition = pool.wait_for_reason("Progressing", "NoData", 90).await?;
+    println!("{}: {}", condition.reason, condition.message);
+    ensure!(condition.message.contains("(mirrorDrops)"), "{}", condition.message);
+    assert_eq!(pool.rollout().await?.mirror_percent, 50);
     load.stop().await;
     story.end().await
 }

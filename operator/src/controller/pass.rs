@@ -135,7 +135,8 @@ pub async fn pass(
     memory.unreadable = None;
     if memory.written.is_none() {
         // The first pass of this leader: what the one before wrote last may not be in the cache yet.
-        memory.written = read(&operator.client, &pool.namespace().unwrap_or_default(), &pool.name_any()).await?;
+        memory.written =
+            read(&operator.client, &pool.namespace().unwrap_or_default(), &pool.name_any()).await?;
     }
     let pods = pods_of(&caches.resolved.pods, &pool.namespace().unwrap_or_default(), &pool.name_any());
     // 1. What the spec points at (reads the API).
