@@ -61,7 +61,7 @@ for story in "${stories[@]}"; do
   began=$SECONDS
   result=0
   RUST_BACKTRACE=0 PATH=$STATE/bin:$STATE/plugins:$PATH KUBECONFIG=$KUBECONFIG_FILE AUDIT_LOG=$STATE/log/audit.json HELM_CACHE_HOME=$STATE/helm \
-    nsenter --net="$NETNS" timeout --kill-after=10 "${STORY_TIMEOUT:-420}" \
+    nsenter --net="$NETNS" timeout --kill-after=10 "${STORY_TIMEOUT:-600}" \
     "$program" --test-threads=1 --nocapture "$story::" 2>&1 | tee "$log" || result=1
   # A story that was killed has no result of its own.
   grep -q '^test result:' "$log" || echo "test result: FAILED. 0 passed; 1 failed; the story did not end"

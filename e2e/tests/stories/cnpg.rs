@@ -25,7 +25,7 @@ async fn cluster_of_cloudnativepg_fails_over_moves_and_grows_under_load() -> Res
             "primary": {"name": "orders-rw"}, "replicas": {"name": "orders-ro"},
         }},
         "auth": {"type": "UserList", "users": [{"name": "orders-app"}]},
-        "rollout": {"stage": "Split"},
+        "rollout": {"stage": "Split", "mode": "Immediate"},
         "pooling": {"checkoutTimeout": "60s"},
         "proxy": {"resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}},
     });

@@ -22,7 +22,7 @@ async fn pool_over_own_servers(story: &Story) -> Result<(Postgres, Login, Pool)>
     let spec = json!({
         "backends": {"type": "Services", "services": {"primary": {"name": "pg"}}},
         "auth": {"type": "UserList", "users": [{"name": "ledger"}]},
-        "rollout": {"stage": "Split"},
+        "rollout": {"stage": "Split", "mode": "Immediate"},
         "split": {"readFunctions": [FUNCTION], "slowStart": "1s"},
         "proxy": {"resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}},
     });
