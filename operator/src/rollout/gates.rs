@@ -19,21 +19,22 @@ use crate::rollout::text::{counted, micros_text, percent_text};
 pub fn readings(stand: &Stand<'_>, spans: &Spans) -> Vec<Reading> {
     let stage = stand.position.stage;
     let mut readings = Vec::new();
-    let split = stage == Stage::Split;
-    let mirror = stage == Stage::Mirror;
+    // With a share of nothing there is nothing to judge.
+    let split = stage == Stage::Split && stand.position.split_percent > 0;
+    let mirror = stage == Stage::Mirror && stand.position.mirror_percent > 0;
     if split || mirror {
         readings.extend(client_errors(stand, spans));
     }
     if split {
         readings.extend(latency(stand, &spans.split));
     }
-    if split || mirror {
+    if stage != Stage::PoolingOnly && stand.position.split_percent > 0 {
         readings.extend(misrouted(stand, spans));
     }
     if split {
         readings.extend(rescued(stand, &spans.split));
     }
-    if !mirror {
+    if split || (stage == Stage::PoolingOnly && stand.is_to_split) {
         readings.extend(replica_lag(stand, &spans.moments));
         readings.extend(healthy_replicas(stand, &spans.moments));
     }

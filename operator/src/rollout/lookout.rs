@@ -15,7 +15,7 @@ use pgrouting_crds::status::rollout::{Forecast, RolloutStatus};
 use pgrouting_crds::status::{ServerRole, ServerState};
 
 use crate::observe::Observation;
-use crate::position::Position;
+use crate::position::{Ladder, Position};
 use crate::rollout::compared::baseline_of;
 use crate::rollout::figures::{Figures, Moment};
 use crate::rollout::gates::readings;
@@ -124,6 +124,7 @@ impl Lookout {
             is_done: view.rollout.soak_until.is_none() && view.rollout.soak_left.is_none(),
             baseline: view.rollout.baseline.as_ref(),
             mirror_baseline: view.rollout.mirror_baseline.as_ref(),
+            is_to_split: is_to_split(view.spec),
             needs_replica: view.spec.split.when_no_replica == WhenNoReplica::Fail,
             external: view.external,
             waiting: view.observation.waiting.as_deref(),
@@ -199,6 +200,12 @@ impl Lookout {
         };
         Some(Obstacle::Deployment(why))
     }
+}
+
+/// Whether the last step of Split is a share of something.
+fn is_to_split(spec: &PgRoutingPoolSpec) -> bool {
+    let ladder = Ladder::of(spec);
+    ladder.rung(ladder.end_of(Stage::Split)).position.split_percent > 0
 }
 
 /// What is true of a pool now.

@@ -28,6 +28,8 @@ pub struct Stand<'a> {
     pub baseline: Option<&'a Baseline>,
     /// What transactions were like that were not copied.
     pub mirror_baseline: Option<&'a Baseline>,
+    /// Whether reads are to go to replicas at all: neither the limit nor the pooling mode says no.
+    pub is_to_split: bool,
     /// Whether reads fail where there is no replica.
     pub needs_replica: bool,
     /// What a Prometheus says, by the name of the gate.

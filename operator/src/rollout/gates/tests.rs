@@ -43,6 +43,7 @@ struct Case {
     min_samples: u64,
     is_done: bool,
     baseline: Option<Baseline>,
+    is_to_split: bool,
     needs_replica: bool,
     external: BTreeMap<String, ExternalValue>,
     waiting: Option<String>,
@@ -56,6 +57,7 @@ impl Case {
             min_samples: 1000,
             is_done: false,
             baseline: None,
+            is_to_split: true,
             needs_replica: false,
             external: BTreeMap::new(),
             waiting: None,
@@ -76,6 +78,7 @@ impl Case {
             is_done: self.is_done,
             baseline: self.baseline.as_ref(),
             mirror_baseline: self.baseline.as_ref(),
+            is_to_split: self.is_to_split,
             needs_replica: self.needs_replica,
             external: &self.external,
             waiting: self.waiting.as_deref(),
@@ -139,6 +142,12 @@ fn gates_of_a_stage_are_those_that_act_there() {
     );
     let pooling = Case { position: Position::default(), ..Case::split(0) };
     assert_eq!(names(&pooling), ["replicaLag", "healthyReplicas", "primaryConnections", "poolWaitP99"]);
+    // With a share of nothing, nothing is compared.
+    assert_eq!(names(&Case::split(0)), ["primaryConnections", "poolWaitP99"]);
+    assert_eq!(names(&Case::mirror(0)), ["misroutedWrites", "primaryConnections", "poolWaitP99"]);
+    // A pool that is never to split needs no replica to go on to its mirror.
+    let mirror_only = Case { position: Position::default(), is_to_split: false, ..Case::split(0) };
+    assert_eq!(names(&mirror_only), ["primaryConnections", "poolWaitP99"]);
     let mut disabled = Case::split(5);
     disabled.gates.latency_p99.mode = GateMode::Disabled;
     assert!(!names(&disabled).contains(&"latencyP99".to_owned()));
