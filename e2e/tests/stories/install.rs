@@ -81,11 +81,11 @@ async fn columns_say_how_the_pool_is(story: &Story, pool: &str) -> Result<()> {
     let header: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(
         header,
-        ["NAME", "READY", "STAGE", "TARGET", "SPLIT%", "MIRROR%", "PROXIES", "PRIMARY", "REPLICAS", "AGE"]
+        ["NAME", "READY", "STAGE", "TARGET", "SPLIT%", "MIRROR%", "ROLLOUT", "PROXIES", "REPLICAS", "AGE"]
     );
     let row: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
-    let expected = [pool, "True", "PoolingOnly", "PoolingOnly", "0", "0", "2/2"];
-    assert_eq!(row.get(..7), Some(&expected[..]), "{table}");
+    let expected = [pool, "True", "PoolingOnly", "PoolingOnly", "0", "0", "StageReached", "2/2"];
+    assert_eq!(row.get(..8), Some(&expected[..]), "{table}");
     assert_eq!(row.get(8), Some(&"2/2"), "both standbys are up: {table}");
     let wide = story.cluster.kubectl(&["-n", namespace, "get", "pgrp", pool, "-o", "wide"]).await?;
     println!("{wide}");

@@ -245,6 +245,24 @@ fn no_figures_hold_and_the_time_of_the_step_stands_still() {
 }
 
 #[test]
+fn one_more_that_says_the_same_is_not_written() {
+    let mut world = World::new("stage: Split");
+    world.walk_to("Split 5 %");
+    let lag = |value: &str, samples| {
+        [gate("replicaLag", Outcome::Judged { passes: true, value: value.to_owned(), samples })]
+    };
+    let shown = |world: &World| {
+        let gate = &world.rollout.as_ref().unwrap().gates[0];
+        (gate.value.clone(), gate.samples)
+    };
+    world.look(1, &lag("0 s", 1));
+    world.look(1, &lag("0 s", 2));
+    assert_eq!(shown(&world), ("0 s".to_owned(), 1));
+    world.look(1, &lag("1 s", 2));
+    assert_eq!(shown(&world), ("1 s".to_owned(), 2));
+}
+
+#[test]
 fn dry_run_is_shown_and_holds_nothing() {
     let mut world = World::new("stage: Split");
     world.walk_to("Split 5 %");
