@@ -48,11 +48,7 @@ impl Position {
     /// What a document says.
     #[must_use]
     pub fn of_document(config: &ProxyConfig) -> Self {
-        let stage = match config.stage {
-            stage::Stage::PoolingOnly => Stage::PoolingOnly,
-            stage::Stage::Split => Stage::Split,
-            stage::Stage::Mirror => Stage::Mirror,
-        };
+        let stage = stage_of(config);
         let split_percent = if stage == Stage::PoolingOnly { 0 } else { config.split.percent };
         let mirror = config.mirror.as_ref().filter(|_| stage == Stage::Mirror);
         Self { stage, split_percent, mirror_percent: mirror.map_or(0, |mirror| mirror.percent) }
@@ -75,6 +71,16 @@ impl Position {
             Stage::PoolingOnly => self.stage.as_str().to_owned(),
             Stage::Split | Stage::Mirror => format!("{} {} %", self.stage.as_str(), self.percent()),
         }
+    }
+}
+
+/// The stage of a document, in the words of the API.
+#[must_use]
+pub const fn stage_of(config: &ProxyConfig) -> Stage {
+    match config.stage {
+        stage::Stage::PoolingOnly => Stage::PoolingOnly,
+        stage::Stage::Split => Stage::Split,
+        stage::Stage::Mirror => Stage::Mirror,
     }
 }
 
@@ -134,12 +140,6 @@ impl Ladder {
     #[must_use]
     pub fn end_of(&self, stage: Stage) -> usize {
         self.0.iter().rposition(|rung| rung.position.stage <= stage).unwrap_or(0)
-    }
-
-    /// The first rung of a stage, or the last of all.
-    #[must_use]
-    pub fn begin_of(&self, stage: Stage) -> usize {
-        self.0.iter().position(|rung| rung.position.stage >= stage).unwrap_or(self.0.len() - 1)
     }
 
     /// Where a position is. One whose share is no step is between two: what comes next is the first step of a larger share.
@@ -249,7 +249,7 @@ fn begun(previous: Option<&ProxyConfig>, spec: &PgRoutingPoolSpec, ladder: &Ladd
 /// Somebody says: try again, or go elsewhere.
 fn begin_attempt(rollout: &mut RolloutStatus, ladder: &Ladder, now: Timestamp) {
     let place = ladder.place(&Position::of(rollout));
-    let is_under_way = rollout.soak_until.is_some() || rollout.soak_left.is_some();
+    let is_under_way = rollout.is_under_way();
     if place.at >= ladder.end_of(rollout.target_stage) && !is_under_way {
         return;
     }
@@ -322,8 +322,7 @@ pub fn number(rollout: &mut RolloutStatus, ladder: &Ladder) {
     rollout.step = figure(at);
     rollout.step_count = figure(end);
     rollout.step_summary = format!("{at}/{end}");
-    let is_under_way = rollout.soak_until.is_some() || rollout.soak_left.is_some();
-    rollout.moving_to = if is_under_way {
+    rollout.moving_to = if rollout.is_under_way() {
         Some(rollout.stage)
     } else {
         (at < end).then(|| ladder.rung(at + 1).position.stage)

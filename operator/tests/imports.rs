@@ -98,10 +98,14 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 55] = [
     ("settings", &["prometheus_query"], &[]),
     ("status/condition", &["time"], &["crds"]),
     ("status/found", &["resolve", "desired/config_map", "apply", "observe", "rollout/progress"], &["crds"]),
-    ("status/rollout", &["rollout/progress", "status/condition", "status/found"], &["crds", "contract"]),
+    (
+        "status/rollout",
+        &["position", "rollout/progress", "status/condition", "status/found"],
+        &["crds", "contract"],
+    ),
     (
         "status/mirror",
-        &["observe/mirror", "status/condition", "status/found", "status/rollout", "time"],
+        &["observe/mirror", "position", "status/condition", "status/found", "time"],
         &["crds", "contract"],
     ),
     (

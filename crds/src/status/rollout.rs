@@ -90,6 +90,14 @@ pub struct RolloutStatus {
     pub history: Vec<Move>,
 }
 
+impl RolloutStatus {
+    /// Whether a step is under way: its time passes, or stands still.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        self.soak_until.is_some() || self.soak_left.is_some()
+    }
+}
+
 /// What is looked at, and what came of it.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

@@ -121,7 +121,7 @@ impl Lookout {
             gates: &rules.gates,
             min_samples,
             threshold: rules.failure_threshold,
-            is_done: view.rollout.soak_until.is_none() && view.rollout.soak_left.is_none(),
+            is_done: !view.rollout.is_under_way(),
             baseline: view.rollout.baseline.as_ref(),
             mirror_baseline: view.rollout.mirror_baseline.as_ref(),
             is_to_split: is_to_split(view.spec),

@@ -125,7 +125,7 @@ impl<'a> Machine<'a> {
 
     /// Whether the time of the step is over, or there was none.
     const fn is_done(&self) -> bool {
-        self.rollout.soak_until.is_none() && self.rollout.soak_left.is_none()
+        !self.rollout.is_under_way()
     }
 
     fn gate_text(&self, reading: &Reading) -> String {

@@ -59,7 +59,7 @@ fn errand(pool: &PgRoutingPool, rollout: Option<&RolloutStatus>) -> Errand {
     let rollout = rollout.unwrap_or(&nothing);
     let place = ladder.place(&Position::of(rollout));
     let end = ladder.end_of(spec.rollout.stage);
-    let is_under_way = rollout.soak_until.is_some() || rollout.soak_left.is_some();
+    let is_under_way = rollout.is_under_way();
     if rollout.hold.as_ref().is_some_and(|hold| {
         (hold.target_stage, hold.observed_attempt) == (spec.rollout.stage, spec.rollout.attempt)
     }) {

@@ -10,9 +10,9 @@ use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
 use pgrouting_crds::status::{ConditionStatus, MirrorState, MirrorStatus, PgRoutingPoolStatus};
 
 use crate::observe::mirror::{MirrorView, mirror_target};
+use crate::position::stage_of;
 use crate::status::condition::{ConditionType, Finding, Reason};
 use crate::status::found::Found;
-use crate::status::rollout::stage_of;
 use crate::time::whole_seconds;
 
 /// Figures that only grow are written no more often than this.

@@ -5,11 +5,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pgrouting_contract::config::{PoolMode, ProxyConfig};
 use pgrouting_contract::split::{Cohort, WhenNoReplica};
-use pgrouting_contract::stage;
 use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
 use pgrouting_crds::status::{ConditionStatus, PoolCondition, ServerRole, ServerState};
 
+use crate::position::stage_of;
 use crate::rollout::progress::Word;
 use crate::status::condition::{ConditionType, Finding, GateReason, Reason};
 use crate::status::found::Found;
@@ -170,16 +170,6 @@ fn no_replica(found: &Found<'_>, config: &ProxyConfig) -> Finding {
 
 fn finding(status: ConditionStatus, reason: Reason, message: impl Into<String>) -> Finding {
     Finding::new(ConditionType::SplitActive, status, reason, message)
-}
-
-/// The stage of a document, in the words of the API.
-#[must_use]
-pub fn stage_of(config: &ProxyConfig) -> Stage {
-    match config.stage {
-        stage::Stage::PoolingOnly => Stage::PoolingOnly,
-        stage::Stage::Split => Stage::Split,
-        stage::Stage::Mirror => Stage::Mirror,
-    }
 }
 
 /// Traffic is split at every later stage too.

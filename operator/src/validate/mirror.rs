@@ -3,12 +3,11 @@
 use pgrouting_contract::config::{ProxyConfig, ServerConfig, UserConfig};
 use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
-use pgrouting_contract::stage;
 use pgrouting_crds::spec::mirror::{Mirror, MirrorTarget};
 use pgrouting_crds::spec::{PgRoutingPoolSpec, mirror as api};
 use pgrouting_crds::stage::Stage;
 
-use crate::position::Position;
+use crate::position::{Position, stage_of};
 
 /// Who the proxies log in as at the mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,11 +66,8 @@ pub fn mirror(
 }
 
 fn stage_before(previous: Option<&ProxyConfig>) -> Stage {
-    match previous.map_or(stage::Stage::PoolingOnly, |previous| previous.stage) {
-        stage::Stage::PoolingOnly => Stage::PoolingOnly,
-        // Without a mirror there was no stage Mirror.
-        stage::Stage::Split | stage::Stage::Mirror => Stage::Split,
-    }
+    // Without a mirror there was no stage Mirror.
+    previous.map_or(Stage::PoolingOnly, stage_of).min(Stage::Split)
 }
 
 fn mirror_config(
