@@ -1,5 +1,7 @@
 //! Gates that compare two groups: those in the share, and the others or what they were like.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use pgrouting_contract::measures::Arm;
 use pgrouting_crds::stage::Stage;
@@ -130,17 +132,21 @@ pub fn client_errors(stand: &Stand<'_>, spans: &Spans) -> Option<Reading> {
     Some(if is_burst { Reading { threshold: 1, ..reading } } else { reading })
 }
 
-/// Fails where both the share and the time are exceeded.
+/// Fails where both the share and the time are exceeded. `None` where nobody is left to compare with.
 fn slower(
     groups: &Groups<'_>,
     stand: &Stand<'_>,
     max_increase_percent: i32,
-    floor_micros: u64,
-) -> (Outcome, String) {
+    floor: Duration,
+) -> Option<(Outcome, String)> {
+    if groups.is_alone(stand) {
+        return None;
+    }
+    let floor_micros = micros_of(floor);
     let percent = u64::try_from(max_increase_percent).unwrap_or(0);
     let limit = format!("+{percent} % and +{} over the others", micros_text(floor_micros));
     if !groups.span.is_over {
-        return (groups.wait(stand), limit);
+        return Some((groups.wait(stand), limit));
     }
     let times = groups.inside.latency.count();
     let enough = TIMES_MIN.min(stand.min_samples);
@@ -151,27 +157,23 @@ fn slower(
         } else {
             Outcome::Open { samples: times, wait: "no times to compare with".to_owned() }
         };
-        return (outcome, limit);
+        return Some((outcome, limit));
     };
     let value = format!("{}, others {}", micros_text(inside), micros_text(outside));
     if times < enough {
         let wait = format!("{times} of {enough} timed {}", groups.noun);
-        return (Outcome::Open { samples: times, wait }, limit);
+        return Some((Outcome::Open { samples: times, wait }, limit));
     }
     let is_slower = u128::from(inside) * 100 > u128::from(outside) * u128::from(100 + percent)
         && inside > outside.saturating_add(floor_micros);
-    (judged(!is_slower, value, times), limit)
+    Some((judged(!is_slower, value, times), limit))
 }
 
 /// The time that reads take.
 pub fn latency(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
     let gate = &stand.gates.latency_p99;
-    let floor = micros_of(gate.floor.get());
     let groups = split_groups(stand, span);
-    if groups.is_alone(stand) {
-        return None;
-    }
-    let (outcome, limit) = slower(&groups, stand, gate.max_increase_percent, floor);
+    let (outcome, limit) = slower(&groups, stand, gate.max_increase_percent, gate.floor.get())?;
     let remedy = "a replica answers slowly: look at its load and cache (EXPLAIN ANALYZE on it and on the primary), lower its \
                   weight or warm it up; then change spec.rollout.attempt";
     reading(stand, "latencyP99", gate.mode, outcome, limit, remedy)
@@ -180,12 +182,8 @@ pub fn latency(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
 /// The time that transactions take while they are copied.
 pub fn impact(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
     let gate = &stand.gates.mirror_impact;
-    let floor = micros_of(gate.floor.get());
     let groups = mirror_groups(stand, span);
-    if groups.is_alone(stand) {
-        return None;
-    }
-    let (outcome, limit) = slower(&groups, stand, gate.max_increase_percent, floor);
+    let (outcome, limit) = slower(&groups, stand, gate.max_increase_percent, gate.floor.get())?;
     let remedy = "the proxies have too little CPU for the copies: raise spec.proxy.resources or replicas, or lower \
                   spec.mirror.maxPercent; then change spec.rollout.attempt";
     reading(stand, "mirrorImpact", gate.mode, outcome, limit, remedy)
