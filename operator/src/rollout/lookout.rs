@@ -101,21 +101,16 @@ impl Lookout {
         let leap = self.leap(view.now, view.uptime);
         let position = Position::of(view.rollout);
         let rules = &view.spec.rollout;
-        let proxies: BTreeMap<String, Figures> =
-            view.reports.iter().map(|(pod, report)| ((*pod).to_owned(), Figures::of(report))).collect();
-        self.load.take(&proxies, view.uptime);
+        self.load.take(view.reports, view.uptime);
+        // A pool that is to stay at the beginning has nothing to be judged for.
+        let is_at_rest =
+            (position.stage, view.rollout.target_stage) == (Stage::PoolingOnly, Stage::PoolingOnly);
         let is_shaken = self.look_at_primary(view);
-        if is_shaken || !leap.is_zero() {
+        if is_shaken || !leap.is_zero() || is_at_rest {
             self.collector.forget();
         }
         let min_samples = u64::try_from(rules.min_samples).unwrap_or(0);
-        let key = SpanKey {
-            position,
-            attempt: view.rollout.attempt,
-            policy: view.rollout.gate_policy_hash.clone(),
-        };
-        let span_rules = SpanRules { period: rules.evaluation_period.get(), min_samples };
-        let spans = self.collector.look(key, &proxies, moment(view), span_rules, view.now);
+        let spans = if is_at_rest { Spans::default() } else { self.spans(view, position, min_samples) };
         let stand = Stand {
             position,
             gates: &rules.gates,
@@ -129,15 +124,24 @@ impl Lookout {
             external: view.external,
             waiting: view.observation.waiting.as_deref(),
         };
-        // A pool that is to stay at the beginning has nothing to be judged for.
-        let is_at_rest =
-            (position.stage, view.rollout.target_stage) == (Stage::PoolingOnly, Stage::PoolingOnly);
         let readings = if is_at_rest { Vec::new() } else { readings(&stand, &spans) };
         let may_refresh = self.refreshed.is_none_or(|at| view.uptime.saturating_sub(at) >= REFRESH_PERIOD);
         if may_refresh {
             self.refreshed = Some(view.uptime);
         }
         Seen { readings, obstacle: self.obstacle(view), leap, may_refresh, peak_qps: self.load.peak(), spans }
+    }
+
+    fn spans(&mut self, view: &View<'_>, position: Position, min_samples: u64) -> Spans {
+        let proxies: BTreeMap<String, Figures> =
+            view.reports.iter().map(|(pod, report)| ((*pod).to_owned(), Figures::of(report))).collect();
+        let key = SpanKey {
+            position,
+            attempt: view.rollout.attempt,
+            policy: view.rollout.gate_policy_hash.clone(),
+        };
+        let rules = SpanRules { period: view.spec.rollout.evaluation_period.get(), min_samples };
+        self.collector.look(key, &proxies, moment(view), rules, view.now)
     }
 
     /// How much further the wall's clock has gone than time has, or the same backward.
@@ -272,10 +276,12 @@ struct Load {
 }
 
 impl Load {
-    fn take(&mut self, proxies: &BTreeMap<String, Figures>, now: Duration) {
-        let counted: Counted = proxies
+    fn take(&mut self, reports: &[(&str, &ProxyReport)], now: Duration) {
+        let counted: Counted = reports
             .iter()
-            .map(|(pod, figures)| (pod.clone(), (figures.measures.process.clone(), figures.transactions)))
+            .map(|(pod, report)| {
+                ((*pod).to_owned(), (report.measures.process.clone(), report.totals.transactions))
+            })
             .collect();
         if let Some((then, before)) = &self.last {
             let passed = now.saturating_sub(*then);

@@ -68,7 +68,7 @@ impl World {
     fn new() -> Self {
         Self {
             pool: pool(&format!("{SMALL}rollout: {{stage: Split, minSamples: 0}}")),
-            rollout: RolloutStatus::default(),
+            rollout: RolloutStatus { target_stage: Stage::Split, ..RolloutStatus::default() },
             lookout: Lookout::default(),
             is_updated: true,
         }
@@ -108,6 +108,20 @@ fn clock_that_leaps_is_noticed_and_its_spans_begin_anew() {
     // Backward: nothing is over for a while, and then it is.
     assert!(!look(40, 55).spans.moments.is_over);
     assert!(look(60, 75).spans.moments.is_over);
+}
+
+#[test]
+fn pool_that_is_to_stay_at_the_beginning_is_judged_by_nothing() {
+    let (mut world, well, report) = (World::new(), observation("pg-0", 1), report("1", 0, &[]));
+    world.rollout.target_stage = Stage::PoolingOnly;
+    for second in [0, 60] {
+        let seen = world.look(second, second.unsigned_abs(), &well, Some(&report));
+        assert_eq!((seen.readings.len(), seen.spans.moments.is_over), (0, false));
+    }
+    // And what came before it was asked to move does not count.
+    world.rollout.target_stage = Stage::Split;
+    assert!(!world.look(61, 61, &well, Some(&report)).spans.moments.is_over);
+    assert!(world.look(80, 80, &well, Some(&report)).spans.moments.is_over);
 }
 
 #[test]
