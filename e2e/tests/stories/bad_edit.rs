@@ -24,6 +24,29 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
         (json!({"split": {"ejectLag": "1ms"}}), "ejectLag must be at least 100ms"),
         (json!({"split": {"maxPercent": 101}}), "spec.split.maxPercent"),
         (json!({"rollout": {"stage": "Mirror"}}), "stage Mirror needs spec.mirror"),
+        (json!({"rollout": {"mode": "StepApproval"}}), "mode StepApproval needs approvedStep"),
+        (json!({"rollout": {"evaluationPeriod": "1s"}}), "evaluationPeriod must be at least 5s"),
+        (
+            json!({"rollout": {"splitSteps": [{"percent": 50, "soak": "1m"}, {"percent": 10, "soak": "1m"}]}}),
+            "splitSteps must be in the order of percent",
+        ),
+        (
+            json!({"rollout": {"mirrorSteps": [{"percent": 50, "soak": "1m"}, {"percent": 10, "soak": "1m"}]}}),
+            "mirrorSteps must be in the order of percent",
+        ),
+        (
+            json!({"rollout": {"splitSteps": [{"percent": 10, "soak": "1m"}, {"percent": 10, "soak": "2m"}]}}),
+            "Duplicate value",
+        ),
+        (json!({"rollout": {"splitSteps": []}}), "spec.rollout.splitSteps"),
+        (
+            json!({"rollout": {"gates": {"replicaLag": {"mode": "Sometimes"}}}}),
+            "spec.rollout.gates.replicaLag.mode",
+        ),
+        (
+            json!({"rollout": {"gates": {"external": [{"name": "cpu", "query": "up"}]}}}),
+            "give max, min or both",
+        ),
         (
             json!({"mirror": {"target": {"host": "pg-a"}}}),
             "the mirror must be another database than the pool's own",
