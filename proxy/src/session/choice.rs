@@ -30,7 +30,7 @@ const POSITION_PAUSE: Duration = Duration::from_millis(5);
 pub fn decide(client: &mut Client, tenancy: &mut Tenancy) -> Decision {
     tenancy.look_at_view();
     let is_split = tenancy.view().active.config.stage >= Stage::Split;
-    let is_judged = is_split || (client.routing.is_sampled() && tenancy.worker.is_sampled());
+    let is_judged = is_split || client.routing.is_next_sampled();
     let decision = if is_judged { judge(client, tenancy, is_split) } else { unjudged(tenancy.access) };
     tenancy.aim = decision.aim;
     decision

@@ -36,9 +36,6 @@ const LEAVING_PER_SECOND: u64 = 1000;
 /// The longest that an idle client may be left alone after the process was told to stop.
 const LEAVING_WITHIN: Duration = Duration::from_secs(10);
 
-/// Of the transactions of a sampled session of a pool that does not split, one in so many is judged.
-pub const FORECAST_ONE_IN: u64 = 16;
-
 /// What all sessions share.
 #[derive(Debug)]
 pub struct Context {
@@ -100,12 +97,6 @@ impl Worker {
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Whether this transaction of a sampled session is one of those that are judged though they are not routed.
-    #[must_use]
-    pub fn is_sampled(&self) -> bool {
-        self.metrics.transactions.value().is_multiple_of(FORECAST_ONE_IN)
     }
 
     /// Adds what was seen in an exchange.

@@ -66,6 +66,12 @@ impl Decision {
     };
 }
 
+/// For the forecast the transactions of a session are taken in runs of so many.
+const FORECAST_RUN: u16 = 16;
+
+/// One run in so many is judged.
+const FORECAST_ONE_RUN_IN: u16 = 64;
+
 /// A session's part in routing.
 #[derive(Debug)]
 pub struct Routing {
@@ -99,6 +105,8 @@ pub struct Routing {
     user: Arc<str>,
     /// The session's lot, below 10,000: it is in the share that is split where that is larger.
     lot: u16,
+    /// Its transactions so far in a pool that does not split.
+    unrouted: u16,
 }
 
 /// What may be sent to a server that only takes reads.
@@ -140,6 +148,7 @@ impl Routing {
             tie: None,
             user: user.into(),
             lot: rand::random::<u16>() % 10_000,
+            unrouted: 0,
         }
     }
 
@@ -270,10 +279,17 @@ impl Routing {
         self.role() == ServerRole::Any || self.primary_reads.unwrap_or(split.primary_reads)
     }
 
-    /// Whether the session is one of those, a quarter, that are looked at for the forecast.
+    /// Begins a transaction of a pool that does not split. Tells whether it is one of those that are judged for the forecast.
+    pub const fn is_next_sampled(&mut self) -> bool {
+        self.unrouted = self.unrouted.wrapping_add(1);
+        self.is_sampled()
+    }
+
+    /// Whether the transaction is of a run that is judged for the forecast: all of it, so that what reads after a write is
+    /// told from what only reads. The lot says which run of a session it is, so that short sessions count too.
     #[must_use]
     pub const fn is_sampled(&self) -> bool {
-        self.lot.is_multiple_of(4)
+        (self.unrouted / FORECAST_RUN).wrapping_add(self.lot).is_multiple_of(FORECAST_ONE_RUN_IN)
     }
 
     /// Whether the begin of a transaction may be put off until its first statement is known.

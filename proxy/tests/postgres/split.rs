@@ -1,7 +1,7 @@
 //! Reads go to the standby and everything else to the primary; what each of the public bug reports was about.
 
 use pgrouting_contract::config::PoolMode;
-use pgrouting_contract::report::{Role, Rotation, ServerReport};
+use pgrouting_contract::report::{Role, Rotation, ServerReport, SplitReport};
 use pgrouting_contract::split::{Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
 
@@ -1133,7 +1133,7 @@ fn explain_route_says_where_and_why() {
 #[test]
 fn at_the_first_stage_a_sample_is_judged_and_nothing_moves() {
     let split = Split::of(&CRATE, |config| config.stage = Stage::PoolingOnly);
-    // Few transactions of one session in four are looked at, by lot, and none before the catalog is known.
+    // Few sessions that are so short are looked at, by lot, and none before the catalog is known.
     let mut report = split.proxy.report().split;
     for session in 0..2000 {
         let has_enough = report.primary.get("stage").is_some_and(|count| *count >= 400);
@@ -1152,6 +1152,32 @@ fn at_the_first_stage_a_sample_is_judged_and_nothing_moves() {
     assert!(report.forecast.get("read").is_some_and(|count| *count > 0), "{report:?}");
     assert!(report.replica.is_empty());
     assert!(report.primary.get("stage").is_some_and(|count| *count >= 400), "{report:?}");
+}
+
+#[test]
+fn at_the_first_stage_each_long_session_is_looked_at_and_reads_alone_are_not_stale() {
+    let split = Split::of(&CRATE, |config| config.stage = Stage::PoolingOnly);
+    // The first that is looked at has the catalog read.
+    let mut client = split.client();
+    for _ in 0..1100 {
+        client.run("SELECT count(*) FROM crate");
+    }
+    split.settle();
+    let before = split.proxy.report().split;
+    let mut client = split.client();
+    for _ in 0..1100 {
+        client.run("SELECT count(*) FROM crate");
+    }
+    let report = split.proxy.report().split;
+    let reads = |report: &SplitReport| report.forecast.get("read").copied().unwrap_or(0);
+    assert!(reads(&report) >= reads(&before) + 16, "{report:?}");
+    assert_eq!(report.forecast_stale, before.forecast_stale, "{report:?}");
+    for _ in 0..1100 {
+        client.run("UPDATE crate SET qty = qty WHERE id = 1");
+        client.run("SELECT count(*) FROM crate");
+    }
+    let report = split.proxy.report().split;
+    assert!(report.forecast_stale > before.forecast_stale, "{report:?}");
 }
 
 fn lazy() -> Split {
