@@ -10,6 +10,7 @@ use pgrouting_contract::config::ProxyConfig;
 use pgrouting_contract::stage;
 use pgrouting_crds::duration::PoolDuration;
 use pgrouting_crds::spec::PgRoutingPoolSpec;
+use pgrouting_crds::spec::gates::GATES;
 use pgrouting_crds::spec::pooling::PoolMode;
 use pgrouting_crds::spec::rollout::{RolloutMode, Step};
 use pgrouting_crds::stage::Stage;
@@ -31,6 +32,8 @@ pub struct Position {
     pub split_percent: u8,
     /// The share that is copied, in percent.
     pub mirror_percent: u8,
+    /// Which part of the sessions a share is: another one with each attempt.
+    pub salt: u32,
 }
 
 impl Position {
@@ -42,6 +45,8 @@ impl Position {
             stage: rollout.stage,
             split_percent: percent(rollout.split_percent),
             mirror_percent: percent(rollout.mirror_percent),
+            // The first attempt has none, which proxies of before know of nothing else.
+            salt: u32::try_from(rollout.attempt.saturating_sub(1)).unwrap_or(0),
         }
     }
 
@@ -51,7 +56,8 @@ impl Position {
         let stage = stage_of(config);
         let split_percent = if stage == Stage::PoolingOnly { 0 } else { config.split.percent };
         let mirror = config.mirror.as_ref().filter(|_| stage == Stage::Mirror);
-        Self { stage, split_percent, mirror_percent: mirror.map_or(0, |mirror| mirror.percent) }
+        let mirror_percent = mirror.map_or(0, |mirror| mirror.percent);
+        Self { stage, split_percent, mirror_percent, salt: config.split.salt }
     }
 
     /// The share of its own stage.
@@ -62,6 +68,12 @@ impl Position {
             Stage::Split => self.split_percent,
             Stage::Mirror => self.mirror_percent,
         }
+    }
+
+    /// The salt of a share: nobody is left out of none or of all.
+    #[must_use]
+    pub const fn salt_of(&self, percent: u8) -> u32 {
+        if percent > 0 && percent < 100 { self.salt } else { 0 }
     }
 
     /// In words, as `Split 5 %`.
@@ -115,14 +127,15 @@ impl Ladder {
         let is_split = spec.pooling.mode == PoolMode::Transaction;
         let split_max = if is_split { spec.split.max_percent } else { 0 };
         for step in capped(&spec.rollout.split_steps, split_max) {
-            let position = Position { stage: Stage::Split, split_percent: step.percent, mirror_percent: 0 };
+            let position =
+                Position { stage: Stage::Split, split_percent: step.percent, ..Position::default() };
             rungs.push(Rung { position, soak: step.soak.get() });
         }
         let split_percent = rungs.last().map_or(0, |rung| rung.position.split_percent);
         if let Some(mirror) = &spec.mirror {
             for step in capped(&spec.rollout.mirror_steps, mirror.max_percent) {
                 let mirror_percent = step.percent;
-                let position = Position { stage: Stage::Mirror, split_percent, mirror_percent };
+                let position = Position { stage: Stage::Mirror, split_percent, mirror_percent, salt: 0 };
                 rungs.push(Rung { position, soak: step.soak.get() });
             }
         }
@@ -206,6 +219,7 @@ pub fn enter(
         rollout.gates.clear();
         rollout.gate_policy_hash = policy;
     }
+    let was_under_way = rollout.moving_to.is_some();
     rollout.steps_hash = ladder.hash();
     let is_asked = (rollout.target_stage, rollout.observed_attempt) != (wanted.stage, wanted.attempt);
     rollout.target_stage = wanted.stage;
@@ -225,6 +239,10 @@ pub fn enter(
         (rollout.soak_until, rollout.soak_left) = (None, None);
     }
     number(&mut rollout, &ladder);
+    // Those of an operator that kept no list had these.
+    if is_asked || !was_under_way || rollout.known_gates.is_empty() {
+        rollout.known_gates = GATES.map(str::to_owned).to_vec();
+    }
     rollout
 }
 

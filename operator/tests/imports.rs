@@ -23,7 +23,11 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 55] = [
     ("validate", &["position", "resolve", "validate/mirror"], &["crds", "contract"]),
     ("desired/labels", &["names", "validate"], &[]),
     ("desired/secret", &["names", "validate", "certificates", "desired/labels"], &["contract"]),
-    ("desired/config_map", &["names", "validate", "desired/labels", "desired/secret"], &["crds", "contract"]),
+    (
+        "desired/config_map",
+        &["names", "position", "validate", "desired/labels", "desired/secret"],
+        &["crds", "contract"],
+    ),
     ("desired/service", &["names", "validate", "desired/labels"], &["crds"]),
     ("desired/disruption_budget", &["names", "validate", "desired/labels"], &[]),
     (

@@ -32,6 +32,7 @@ pub mod config;
 pub mod control;
 
 pub mod error;
+pub mod lot;
 pub mod metrics;
 pub mod socket;
 pub mod transaction;

@@ -6,6 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::PoolDuration;
 
+/// The names of the gates that every pool has. A gate that a later version adds goes to the end.
+pub const GATES: [&str; 12] = [
+    "clientErrors",
+    "latencyP99",
+    "misroutedWrites",
+    "rescuedStatements",
+    "replicaLag",
+    "healthyReplicas",
+    "primaryConnections",
+    "poolWaitP99",
+    "mirrorDivergence",
+    "mirrorDrops",
+    "mirrorImpact",
+    "proxies",
+];
+
 /// What is looked at before the next step. Each gate passes, fails, or has no figures yet, which holds the step.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]

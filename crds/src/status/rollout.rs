@@ -43,6 +43,12 @@ pub struct RolloutStatus {
     /// Which gates with which limits there are, as the first digits of a hash.
     #[serde(default)]
     pub gate_policy_hash: String,
+    /// The gates that the operator knew of when the attempt began. What a newer one has beside them is only shown until the
+    /// attempt is over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub known_gates: Vec<String>,
     /// The share of sessions or transactions whose reads go to replicas, in percent.
     #[serde(default)]
     pub split_percent: i32,

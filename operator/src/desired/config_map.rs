@@ -18,6 +18,7 @@ use pgrouting_crds::stage as api_stage;
 use crate::desired::labels::metadata;
 use crate::desired::secret::PEERS_SECRET;
 use crate::names::{ADMIN_PORT, CONFIG_KEY, PoolNames};
+use crate::position::Position;
 use crate::validate::{ValidatedAuth, ValidatedPool};
 
 /// Where the admin Secret is mounted in a pod.
@@ -72,7 +73,7 @@ pub fn document(
             api_stage::Stage::Split => Stage::Split,
             api_stage::Stage::Mirror => Stage::Mirror,
         },
-        split: split_config(&pool.split, pool.position.split_percent),
+        split: split_config(&pool.split, &pool.position),
         process: process(),
         servers: pool.servers.clone(),
         probe: ProbeConfig {
@@ -141,7 +142,7 @@ fn process() -> ProcessConfig {
     }
 }
 
-fn split_config(split: &split::Split, percent: u8) -> SplitConfig {
+fn split_config(split: &split::Split, position: &Position) -> SplitConfig {
     let split::Split {
         max_percent: _,
         cohort,
@@ -161,7 +162,8 @@ fn split_config(split: &split::Split, percent: u8) -> SplitConfig {
         transactions,
     } = split.clone();
     SplitConfig {
-        percent,
+        percent: position.split_percent,
+        salt: position.salt_of(position.split_percent),
         cohort: match cohort {
             split::Cohort::Session => Cohort::Session,
             split::Cohort::Transaction => Cohort::Transaction,

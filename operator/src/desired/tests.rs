@@ -8,7 +8,9 @@ use pgrouting_contract::stage::Stage;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::{SMALL, at, built, pool, refs, validated};
+use crate::fixtures::{IMAGE, SMALL, at, built, pool, refs, validated};
+use crate::position::Position;
+use crate::validate::validate;
 
 fn json_of<T: serde::Serialize>(object: &T) -> Value {
     serde_json::to_value(object).unwrap()
@@ -128,7 +130,7 @@ proxy:
     let containers = pod["containers"].as_array().unwrap();
     let proxy = containers.iter().find(|container| container["name"] == "proxy").unwrap();
     assert_eq!(containers.len(), 2);
-    assert_eq!(proxy["image"], crate::fixtures::IMAGE);
+    assert_eq!(proxy["image"], IMAGE);
     assert_eq!(proxy["env"][0]["name"], "RUST_BACKTRACE");
     assert_eq!(proxy["resources"]["requests"]["cpu"], "100m");
 }
@@ -292,6 +294,21 @@ fn pool_that_says_nothing_of_the_split_has_the_defaults_of_the_proxy() {
     assert_eq!(config.stage, Stage::PoolingOnly);
     // Nothing is split at that stage.
     assert_eq!(config.split, SplitConfig { percent: 0, ..SplitConfig::default() });
+}
+
+#[test]
+fn lots_of_a_share_are_drawn_anew_with_each_attempt() {
+    let pool = pool(&format!("{SMALL}rollout: {{stage: Mirror}}\nmirror: {{target: {{host: m}}}}\n"));
+    let refs = refs(&pool);
+    let salts = |split_percent, mirror_percent| {
+        let position =
+            Position { stage: pgrouting_crds::stage::Stage::Mirror, split_percent, mirror_percent, salt: 2 };
+        let pool = validate(&pool, &refs, &position, IMAGE).unwrap();
+        let config = desired(&pool, &refs, 0, at(0)).unwrap().document.config;
+        (config.split.salt, config.mirror.unwrap().salt)
+    };
+    assert_eq!(salts(100, 10), (0, 2));
+    assert_eq!(salts(50, 100), (2, 0));
 }
 
 #[test]

@@ -169,3 +169,29 @@ fn other_limits_make_what_was_judged_worthless() {
     let stricter = spec("stage: Split, gates: {replicaLag: {max: 1s}}", "");
     assert!(entered(&rollout, &stricter).gates.is_empty());
 }
+
+#[test]
+fn gates_are_those_of_the_beginning_of_the_attempt() {
+    let pool = spec("stage: Split", "");
+    let before =
+        RolloutStatus { known_gates: vec!["clientErrors".into()], ..standing(Stage::Split, 5, 0, &pool) };
+    let before = RolloutStatus { moving_to: Some(Stage::Split), ..before };
+    assert_eq!(entered(&before, &pool).known_gates, ["clientErrors"], "an attempt under way");
+    let again = spec("stage: Split, attempt: 2", "");
+    assert_eq!(entered(&before, &again).known_gates, GATES, "the next attempt");
+    let arrived = RolloutStatus { moving_to: None, ..before.clone() };
+    assert_eq!(entered(&arrived, &pool).known_gates, GATES, "nothing is under way");
+    let old = RolloutStatus { known_gates: Vec::new(), ..before };
+    assert_eq!(entered(&old, &pool).known_gates, GATES, "of an operator without a list");
+}
+
+#[test]
+fn each_attempt_is_tried_on_another_part() {
+    let pool = spec("stage: Split", "");
+    let first = entered(&standing(Stage::Split, 5, 0, &pool), &pool);
+    assert_eq!(Position::of(&first).salt_of(5), 0);
+    let second = entered(&first, &spec("stage: Split, attempt: 2", ""));
+    assert_eq!((second.attempt, Position::of(&second).salt_of(5)), (2, 1));
+    // With all of them or none there is no other part.
+    assert_eq!((Position::of(&second).salt_of(0), Position::of(&second).salt_of(100)), (0, 0));
+}

@@ -11,7 +11,7 @@ use crate::rollout::compared::{client_errors, impact, latency, wait_for_reads};
 use crate::rollout::moments::{healthy_replicas, primary_connections, replica_lag};
 use crate::rollout::reading::{Outcome, Reading};
 use crate::rollout::spans::{Span, Spans};
-use crate::rollout::stand::{ExternalValue, Stand, judged, micros_of, reading, waits_for};
+use crate::rollout::stand::{ExternalValue, Stand, external_name, judged, micros_of, reading, waits_for};
 use crate::rollout::text::{counted, micros_text, percent_text};
 
 /// What each gate has to say at the place where the pool stands, in the order of the spec.
@@ -175,7 +175,7 @@ fn external_gate(stand: &Stand<'_>, gate: &ExternalGate, span: &Span) -> Option<
         (None, None) => "none".to_owned(),
     };
     let remedy = "look at what the query of this gate measures; then change spec.rollout.attempt";
-    reading(stand, &format!("external/{}", gate.name), gate.mode, outcome, limit, remedy)
+    reading(stand, &external_name(&gate.name), gate.mode, outcome, limit, remedy)
 }
 
 /// Proxies that fail again and again are no base to go on from.

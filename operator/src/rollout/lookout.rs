@@ -123,6 +123,7 @@ impl Lookout {
             needs_replica: view.spec.split.when_no_replica == WhenNoReplica::Fail,
             external: view.external,
             waiting: view.observation.waiting.as_deref(),
+            known: &view.rollout.known_gates,
         };
         let readings = if is_at_rest { Vec::new() } else { readings(&stand, &spans) };
         let may_refresh = self.refreshed.is_none_or(|at| view.uptime.saturating_sub(at) >= REFRESH_PERIOD);

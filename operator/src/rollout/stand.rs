@@ -11,6 +11,9 @@ use crate::rollout::reading::{Outcome, Reading};
 use crate::rollout::spans::Span;
 use crate::rollout::text::span_text;
 
+/// What the names of gates of a Prometheus begin with.
+const EXTERNAL: &str = "external/";
+
 /// What gates are judged by, beside their figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Stand<'a> {
@@ -36,6 +39,8 @@ pub struct Stand<'a> {
     pub external: &'a BTreeMap<String, ExternalValue>,
     /// Why the first proxy that does not run waits, as kubelet says.
     pub waiting: Option<&'a str>,
+    /// The gates that there were when the attempt began.
+    pub known: &'a [String],
 }
 
 /// What a Prometheus says.
@@ -49,6 +54,16 @@ pub enum ExternalValue {
     Failed(String),
 }
 
+/// The name of a gate of a Prometheus.
+#[must_use]
+pub fn external_name(name: &str) -> String {
+    format!("{EXTERNAL}{name}")
+}
+
+fn is_external(name: &str) -> bool {
+    name.starts_with(EXTERNAL)
+}
+
 /// A gate with its outcome, unless nobody wants to know.
 #[must_use]
 pub fn reading(
@@ -59,6 +74,9 @@ pub fn reading(
     limit: String,
     remedy: &str,
 ) -> Option<Reading> {
+    // What the attempt did not begin under is only shown. Those of the spec are there because somebody wants them.
+    let is_known = is_external(name) || stand.known.iter().any(|known| known == name);
+    let mode = if mode == GateMode::Enforce && !is_known { GateMode::DryRun } else { mode };
     (mode != GateMode::Disabled).then(|| Reading {
         name: name.to_owned(),
         mode,

@@ -54,7 +54,11 @@ pub fn mirror(
         MirrorLogin::User(user) => Some(user),
         MirrorLogin::Unseen => {
             let before = previous.and_then(|previous| previous.mirror.clone());
-            let before = before.map(|before| MirrorConfig { percent: position.mirror_percent, ..before });
+            let before = before.map(|before| MirrorConfig {
+                percent: position.mirror_percent,
+                salt: position.salt_of(position.mirror_percent),
+                ..before
+            });
             let stage = match (target, &before) {
                 (Stage::Mirror, None) => stage_before(previous),
                 (Stage::Mirror, Some(_)) | (Stage::PoolingOnly | Stage::Split, _) => target,
@@ -62,7 +66,7 @@ pub fn mirror(
             return (before, stage);
         }
     };
-    (Some(mirror_config(mirror, position.mirror_percent, user, each)), target)
+    (Some(mirror_config(mirror, position, user, each)), target)
 }
 
 fn stage_before(previous: Option<&ProxyConfig>) -> Stage {
@@ -72,7 +76,7 @@ fn stage_before(previous: Option<&ProxyConfig>) -> Stage {
 
 fn mirror_config(
     mirror: &Mirror,
-    percent: u8,
+    position: &Position,
     user: Option<UserConfig>,
     each: impl Fn(u32) -> u32,
 ) -> MirrorConfig {
@@ -93,7 +97,8 @@ fn mirror_config(
         port,
         database,
         user,
-        percent,
+        percent: position.mirror_percent,
+        salt: position.salt_of(position.mirror_percent),
         statements: match statements {
             api::MirrorStatements::ReadsOnly => MirrorStatements::ReadsOnly,
             api::MirrorStatements::RolledBackWrites => MirrorStatements::RolledBackWrites,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::UserConfig;
 use crate::config::faults::parameter_faults;
 use crate::duration::DurationText;
+use crate::split::is_zero;
 
 /// The mirror; in effect at the stage `Mirror`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub struct MirrorConfig {
     /// The share of sessions whose transactions are copied, 0 to 100. Whoever is in at a lower share is in at a higher one.
     #[serde(default = "all")]
     pub percent: u8,
+    /// Another number has another part of the sessions in at the same share, where that is below 100.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub salt: u32,
     /// Which transactions are copied.
     #[serde(default)]
     pub statements: MirrorStatements,
@@ -92,6 +96,7 @@ impl MirrorConfig {
             database: None,
             user: None,
             percent: all(),
+            salt: 0,
             statements: MirrorStatements::ReadsOnly,
             queue_bytes: default_queue_bytes(),
             budget_bytes: default_budget_bytes(),

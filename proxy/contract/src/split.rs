@@ -11,6 +11,9 @@ pub struct SplitConfig {
     /// The share of sessions (or transactions, see `cohort`) whose reads go to replicas, 0 to 100. Whoever is in at a
     /// lower share is in at a higher one.
     pub percent: u8,
+    /// Another number has another part of the sessions in at the same share, where that is below 100.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub salt: u32,
     /// What the share is counted in.
     pub cohort: Cohort,
     /// What a session may read after it has written.
@@ -111,6 +114,11 @@ fn is_usual_slow_start(slow_start: &DurationText) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+pub(crate) const fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
 const fn is_true(value: &bool) -> bool {
     *value
 }
@@ -119,6 +127,7 @@ impl Default for SplitConfig {
     fn default() -> Self {
         Self {
             percent: 100,
+            salt: 0,
             cohort: Cohort::Session,
             consistency: Consistency::Session,
             max_staleness: None,

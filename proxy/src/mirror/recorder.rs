@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgrouting_contract::mirror::MirrorStatements;
+use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
 use tokio::time::Instant;
 
+use crate::lot::Lot;
 use crate::mirror::answer::{Answer, Digest, Met};
 use crate::mirror::hub::{Hub, Stream};
 use crate::mirror::loss::Loss;
@@ -75,8 +76,8 @@ struct Draft {
 pub struct Recorder {
     /// The session has run something while there was a mirror.
     pub has_run: bool,
-    /// The session's lot, below 10,000: it is copied where the share is larger.
-    lot: u16,
+    /// Says whether the session is in the share that is copied.
+    lot: Lot,
     draft: Option<Box<Draft>>,
     hub: Arc<Hub>,
     /// What waits to be run.
@@ -84,16 +85,16 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// At the beginning of a session, with its lot.
+    /// At the beginning of a session.
     #[must_use]
-    pub const fn new(hub: Arc<Hub>, lot: u16) -> Self {
-        Self { has_run: false, lot, draft: None, hub, stream: None }
+    pub fn new(hub: Arc<Hub>) -> Self {
+        Self { has_run: false, lot: Lot::draw(), draft: None, hub, stream: None }
     }
 
-    /// Whether the session is in a share.
+    /// Whether the session is copied.
     #[must_use]
-    pub fn is_in(&self, percent: u8) -> bool {
-        self.lot < u16::from(percent) * 100
+    pub fn is_in(&self, mirror: &MirrorConfig) -> bool {
+        self.lot.is_in(mirror.percent, mirror.salt)
     }
 
     /// Whether the exchange is recorded.

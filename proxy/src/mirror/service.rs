@@ -391,6 +391,7 @@ async fn open(
 fn is_same(one: &MirrorConfig, other: &MirrorConfig) -> bool {
     let essence = |config: &MirrorConfig| MirrorConfig {
         percent: 0,
+        salt: 0,
         queue_bytes: 0,
         budget_bytes: 0,
         max_connections: 0,

@@ -22,7 +22,7 @@ pub fn begin(client: &mut Client, tenancy: &Tenancy, decision: &Decision, pinned
         return;
     }
     let has_run = std::mem::replace(&mut client.recorder.has_run, true);
-    let Some(mirror) = config.mirror.as_ref().filter(|mirror| client.recorder.is_in(mirror.percent)) else {
+    let Some(mirror) = config.mirror.as_ref().filter(|mirror| client.recorder.is_in(mirror)) else {
         return;
     };
     if client.state.startup.value(REPLICATION).is_some() {

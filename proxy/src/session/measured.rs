@@ -184,7 +184,7 @@ fn copy_arm(client: &Client, tenancy: &Tenancy) -> Option<Arm> {
     if client.state.startup.value(REPLICATION).is_some() {
         return None;
     }
-    Some(if client.recorder.is_in(mirror.percent) { Arm::Mirrored } else { Arm::Unmirrored })
+    Some(if client.recorder.is_in(mirror) { Arm::Mirrored } else { Arm::Unmirrored })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::classify::commands::{CAUSAL_TOKEN, RoleValue};
 use crate::classify::token::Token;
 use crate::classify::verdict::{Reason, Verdict};
 use crate::fleet::View;
+use crate::lot::Lot;
 use crate::mirror::hub::Hub;
 use crate::route::{Access, Aim, Group, Question, ServerRole, Side, Why, admits, group, side};
 use crate::server::settings::Settings;
@@ -103,8 +104,8 @@ pub struct Routing {
     pub mirror: Arc<Hub>,
     /// The user.
     user: Arc<str>,
-    /// The session's lot, below 10,000: it is in the share that is split where that is larger.
-    lot: u16,
+    /// Says whether it is in the share that is split.
+    lot: Lot,
     /// Its transactions so far in a pool that does not split.
     unrouted: u16,
 }
@@ -147,7 +148,7 @@ impl Routing {
             gate: Gate::default(),
             tie: None,
             user: user.into(),
-            lot: rand::random::<u16>() % 10_000,
+            lot: Lot::draw(),
             unrouted: 0,
         }
     }
@@ -269,10 +270,10 @@ impl Routing {
     fn is_in_cohort(&self, split: &SplitConfig) -> bool {
         let lot = match split.cohort {
             Cohort::Session => self.lot,
-            Cohort::Transaction if split.percent >= 100 => 0,
-            Cohort::Transaction => rand::random::<u16>() % 10_000,
+            Cohort::Transaction if split.percent >= 100 => return true,
+            Cohort::Transaction => Lot::draw(),
         };
-        lot < u16::from(split.percent) * 100
+        lot.is_in(split.percent, split.salt)
     }
 
     fn counts_primary(&self, split: &SplitConfig) -> bool {
@@ -289,7 +290,7 @@ impl Routing {
     /// told from what only reads. The lot says which run of a session it is, so that short sessions count too.
     #[must_use]
     pub const fn is_sampled(&self) -> bool {
-        (self.unrouted / FORECAST_RUN).wrapping_add(self.lot).is_multiple_of(FORECAST_ONE_RUN_IN)
+        (self.unrouted / FORECAST_RUN).wrapping_add(self.lot.number()).is_multiple_of(FORECAST_ONE_RUN_IN)
     }
 
     /// Whether the begin of a transaction may be put off until its first statement is known.

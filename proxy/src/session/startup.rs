@@ -100,7 +100,7 @@ pub async fn enter(
                         Inbox::with(entrance.inbox.to_vec()),
                         state,
                         Routing::new(judge, &startup.user, Arc::clone(&context.mirror)),
-                        Recorder::new(Arc::clone(&context.mirror), rand::random::<u16>() % 10_000),
+                        Recorder::new(Arc::clone(&context.mirror)),
                     );
                     *client.outbox.bytes() = entrance.out;
                     let cancel = context.cancels.register(startup.secret_len());

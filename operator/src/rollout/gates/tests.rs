@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pgrouting_contract::histogram::{BUCKETS, Histogram, bucket_of};
 use pgrouting_contract::measures::{Arm, Measures};
+use pgrouting_crds::spec::gates::GATES;
 use pgrouting_crds::spec::gates::Gates;
 use pgrouting_crds::status::rollout::Baseline;
 
@@ -47,12 +48,13 @@ struct Case {
     needs_replica: bool,
     external: BTreeMap<String, ExternalValue>,
     waiting: Option<String>,
+    known: Vec<String>,
 }
 
 impl Case {
     fn split(percent: u8) -> Self {
         Self {
-            position: Position { stage: Stage::Split, split_percent: percent, mirror_percent: 0 },
+            position: Position { stage: Stage::Split, split_percent: percent, mirror_percent: 0, salt: 0 },
             gates: Gates::default(),
             min_samples: 1000,
             is_done: false,
@@ -61,11 +63,13 @@ impl Case {
             needs_replica: false,
             external: BTreeMap::new(),
             waiting: None,
+            known: GATES.map(str::to_owned).to_vec(),
         }
     }
 
     fn mirror(percent: u8) -> Self {
-        let position = Position { stage: Stage::Mirror, split_percent: 100, mirror_percent: percent };
+        let position =
+            Position { stage: Stage::Mirror, split_percent: 100, mirror_percent: percent, salt: 0 };
         Self { position, ..Self::split(100) }
     }
 
@@ -82,6 +86,7 @@ impl Case {
             needs_replica: self.needs_replica,
             external: &self.external,
             waiting: self.waiting.as_deref(),
+            known: &self.known,
         };
         readings(&stand, spans)
     }
@@ -368,4 +373,32 @@ fn proxies_that_crash_fail_at_once() {
     case.waiting = Some("orders-1 waits: CrashLoopBackOff".into());
     let reading = case.one("proxies", &Spans::default());
     assert_eq!((said(&reading), reading.threshold), ("fail", 1));
+}
+
+#[test]
+fn what_a_newer_operator_adds_is_only_shown_until_the_attempt_is_over() {
+    let mut case = Case::split(5);
+    let is_enforced = |case: &Case, name: &str| case.one(name, &Spans::default()).mode == GateMode::Enforce;
+    assert!(is_enforced(&case, "latencyP99") && is_enforced(&case, "clientErrors"));
+    case.known.retain(|known| known != "latencyP99");
+    assert_eq!(case.one("latencyP99", &Spans::default()).mode, GateMode::DryRun);
+    assert!(is_enforced(&case, "clientErrors"));
+    case.gates.latency_p99.mode = GateMode::Disabled;
+    assert!(case.all(&Spans::default()).iter().all(|reading| reading.name != "latencyP99"));
+    // Somebody has just written an external one into the spec.
+    let query =
+        ExternalGate { name: "cpu".into(), mode: GateMode::Enforce, query: "q".into(), max: None, min: None };
+    case.gates.external = vec![query];
+    assert!(is_enforced(&case, "external/cpu"));
+}
+
+#[test]
+fn every_gate_that_can_be_said_is_in_the_list_of_the_api() {
+    let mut cases = [Case::split(5), Case::mirror(5)];
+    for case in &mut cases {
+        case.waiting = Some("orders-1 waits: CrashLoopBackOff".into());
+        for reading in case.all(&Spans::default()) {
+            assert!(GATES.contains(&reading.name.as_str()), "{}", reading.name);
+        }
+    }
 }

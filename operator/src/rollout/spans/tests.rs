@@ -10,7 +10,7 @@ const RULES: SpanRules = SpanRules { period: Duration::from_secs(10), min_sample
 const MOMENT: Moment = Moment { lag_ms_max: None, replicas: 1, primary_use_percent: None, proxies: 1 };
 
 fn key(split_percent: u8) -> SpanKey {
-    let position = Position { stage: Stage::Split, split_percent, mirror_percent: 0 };
+    let position = Position { stage: Stage::Split, split_percent, mirror_percent: 0, salt: 0 };
     SpanKey { position, attempt: 1, policy: String::new() }
 }
 
