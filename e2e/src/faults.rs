@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
-use tokio::task::JoinSet;
+use anyhow::{Context, Result};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tokio_postgres::Client;
 
@@ -143,4 +143,54 @@ async fn run(client: &Client, is_stopping: &AtomicBool, reads: &AtomicU64) {
         }
         sleep(Duration::from_millis(4)).await;
     }
+}
+
+/// Makes recovery cancel what runs on the standbys, again and again: they wait for nobody, and the primary vacuums away
+/// what a read there may still see. It ends when it is dropped; [`Self::stop`] also has the standbys wait as before.
+pub struct Conflicts {
+    work: JoinHandle<Result<()>>,
+    is_stopping: Arc<AtomicBool>,
+}
+
+impl Conflicts {
+    /// Begins.
+    ///
+    /// # Errors
+    /// When a server refuses.
+    pub async fn start(postgres: &Postgres, login: &Login) -> Result<Self> {
+        for standby in [1, 2] {
+            set_delay(postgres, standby, "SET max_standby_streaming_delay = 0").await?;
+        }
+        let primary = postgres.direct(0, login).await?;
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_stopping);
+        let work = tokio::spawn(async move {
+            while !flag.load(Ordering::Relaxed) {
+                primary.batch_execute("UPDATE fault SET kind = kind").await?;
+                primary.batch_execute("VACUUM fault").await?;
+                sleep(Duration::from_millis(30)).await;
+            }
+            Ok(())
+        });
+        Ok(Self { work, is_stopping })
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// When a server refused meanwhile, or does now.
+    pub async fn stop(self, postgres: &Postgres) -> Result<()> {
+        self.is_stopping.store(true, Ordering::Relaxed);
+        let made = self.work.await.context("the work")?;
+        for standby in [1, 2] {
+            set_delay(postgres, standby, "RESET max_standby_streaming_delay").await?;
+        }
+        made
+    }
+}
+
+async fn set_delay(postgres: &Postgres, standby: usize, what: &str) -> Result<()> {
+    let superuser = postgres.superuser_at(standby).await?;
+    superuser.batch_execute(&format!("ALTER SYSTEM {what}")).await?;
+    Ok(superuser.batch_execute("SELECT pg_reload_conf()").await?)
 }

@@ -12,5 +12,6 @@ pub mod pgbench;
 pub mod pool;
 pub mod postgres;
 pub mod reads;
+pub mod rows;
 pub mod story;
 pub mod wait;

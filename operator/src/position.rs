@@ -273,7 +273,9 @@ fn begin_attempt(rollout: &mut RolloutStatus, ladder: &Ladder, now: Timestamp) {
     }
     rollout.attempt = rollout.attempt.saturating_add(1);
     rollout.gates.clear();
-    if is_under_way {
+    // A stage that is not over is gone on with from the beginning of its step, even where only an approval was waited for.
+    let is_amid = place.at > 0 && ladder.rung(place.at + 1).position.stage == rollout.stage;
+    if is_under_way || is_amid {
         begin_step(rollout, ladder.rung(place.at).soak, now);
     }
 }

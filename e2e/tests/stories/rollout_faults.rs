@@ -6,9 +6,10 @@ use anyhow::{Context, Result, ensure};
 use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::ConditionStatus::{False, True};
 use pgrouting_crds::status::rollout::GateVerdict;
-use pgrouting_e2e::faults::{self, FUNCTION, Fault, Faults};
+use pgrouting_e2e::faults::{self, Conflicts, FUNCTION, Fault, Faults};
 use pgrouting_e2e::pool::Pool;
 use pgrouting_e2e::postgres::connect;
+use pgrouting_e2e::rows::Rows;
 use pgrouting_e2e::story::{Story, servers_named};
 use pgrouting_e2e::wait::{Look, until};
 use serde_json::{Value, json};
@@ -97,9 +98,25 @@ async fn each_fault_of_the_split_trips_its_gate_and_is_rolled_back() -> Result<(
     expect_rollback(&story, &pool, &case, "Split 50 %", "PoolingOnly").await?;
     faults::set(&primary, Fault::None).await?;
 
-    // The replicas are gone.
-    pool.patch(json!({"pooling": {"maxServerConnections": 20}})).await?;
+    // What is vacuumed away on the primary cancels the reads of replicas; the primary runs them again, and nobody is told.
+    pool.patch(json!({"pooling": {"maxServerConnections": 20}, "split": {"rescue": true}})).await?;
     begin_step(&pool, 7).await?;
+    faults::set(&primary, Fault::SlowEverywhere).await?;
+    let conflicts = Conflicts::start(&story.postgres, &story.login).await?;
+    let case = Case {
+        gate: "rescuedStatements",
+        reason: "RescuedStatements",
+        says: "in conflict with recovery) (limit 0.1000 %",
+    };
+    let seen = expect_rollback(&story, &pool, &case, "Split 50 %", "PoolingOnly").await;
+    conflicts.stop(&story.postgres).await?;
+    faults::set(&primary, Fault::None).await?;
+    seen?;
+    let errors = pool.rollout().await?.gates.into_iter().find(|gate| gate.name == "clientErrors");
+    assert_eq!(errors.context("clientErrors")?.verdict, GateVerdict::Pass, "clients saw nothing of it");
+
+    // The replicas are gone.
+    begin_step(&pool, 8).await?;
     pool.patch(json!({"backends": {"static": {"servers": servers_named(&["pg-a"])}}})).await?;
     let case =
         Case { gate: "healthyReplicas", reason: "HealthyReplicas", says: "0 replicas (limit at least 1" };
@@ -146,6 +163,27 @@ async fn diverging_mirror_is_rolled_back_and_the_split_stays() -> Result<()> {
     ensure!(condition.message.contains("(mirrorDrops)"), "{}", condition.message);
     assert_eq!(pool.rollout().await?.mirror_percent, 50);
     load.stop().await;
+    story.end().await
+}
+
+#[tokio::test]
+async fn mirror_that_is_the_same_database_by_another_name_is_seen_by_its_impact() -> Result<()> {
+    let story = Story::begin("rollout-impact").await?;
+    let mut spec = spec();
+    spec["rollout"]["mode"] = json!("Immediate");
+    spec["rollout"]["stage"] = json!("Split");
+    // Nobody can tell from the names that this is the primary of the pool. Copied writes then lock what clients write next.
+    let host = format!("pg-a.{}.svc", story.namespace);
+    spec["mirror"] = json!({"target": {"host": host}, "statements": "All"});
+    let pool = story.pool("orders", &["pg-a", "pg-b", "pg-c"], spec).await?;
+    pool.wait_for_share(Stage::Split, 100, 30).await?;
+    let load = Rows::start(&story.postgres, &story.login, &pool.address("").await?, 12).await?;
+
+    pool.patch(json!({"rollout": {"stage": "Mirror", "mode": "Automatic"}})).await?;
+    let case = Case { gate: "mirrorImpact", reason: "MirrorImpact", says: "ms, others" };
+    expect_rollback(&story, &pool, &case, "Mirror 50 %", "Split 100 %").await?;
+    pool.wait_for("SplitActive", True, 30).await?;
+    load.stop().await?;
     story.end().await
 }
 

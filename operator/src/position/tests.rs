@@ -195,3 +195,16 @@ fn each_attempt_is_tried_on_another_part() {
     // With all of them or none there is no other part.
     assert_eq!((Position::of(&second).salt_of(0), Position::of(&second).salt_of(100)), (0, 0));
 }
+
+#[test]
+fn next_attempt_begins_its_step_anew_also_where_it_waited_for_an_approval_only() {
+    let pool = spec("stage: Split, attempt: 1, mode: StepApproval, approvedStep: 1", "");
+    let waiting = RolloutStatus { observed_attempt: 0, ..standing(Stage::Split, 5, 0, &pool) };
+    let again = entered(&waiting, &pool);
+    assert_eq!((again.attempt, again.soak_left), (2, Some(PoolDuration::from_secs(60))));
+    // The end of a stage that went well is not waited for again.
+    let pool = spec("stage: Mirror, attempt: 1", MIRROR);
+    let waiting = RolloutStatus { observed_attempt: 0, ..standing(Stage::Split, 100, 0, &pool) };
+    let again = entered(&waiting, &pool);
+    assert_eq!((again.attempt, again.soak_left), (2, None));
+}

@@ -521,7 +521,7 @@ proptest! {
                     if (before.step, before.attempt) != (now.step, now.attempt) || share(&now) != share(&before) {
                         soaked = 0;
                     }
-                    was_soaking = progress.word == Word::Soaking;
+                    was_soaking = now.soak_until.is_some();
                 }
             }
         }
