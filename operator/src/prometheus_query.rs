@@ -164,6 +164,20 @@ mod tests {
         assert!(read("<html>").is_err());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn prometheus_that_hangs_or_breaks_off_gives_an_error_in_time() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url: PrometheusUrl = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        // The kernel accepts, and nobody ever answers.
+        let hung = ExternalValue::Failed("the Prometheus at 127.0.0.1 does not answer in time".to_owned());
+        assert_eq!(url.ask("up").await, hung);
+        let broken = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+        for _ in 0..2 {
+            assert!(matches!(url.ask("up").await, ExternalValue::Failed(_)));
+        }
+        broken.abort();
+    }
+
     #[test]
     fn url_must_be_one_that_can_be_asked() {
         let url: PrometheusUrl = "http://prometheus.monitoring:9090/prom/".parse().unwrap();
