@@ -145,8 +145,8 @@ async fn run(client: &Client, is_stopping: &AtomicBool, reads: &AtomicU64) {
     }
 }
 
-/// Makes recovery cancel what runs on the standbys, again and again: they wait for nobody, and the primary vacuums away
-/// what a read there may still see. It ends when it is dropped; [`Self::stop`] also has the standbys wait as before.
+/// Makes recovery cancel what runs on the standbys, again and again: they wait for no read, and on the primary the table that
+/// each of them looks at is locked as a change of its columns would. [`Self::stop`] has the standbys as before.
 pub struct Conflicts {
     work: JoinHandle<Result<()>>,
     is_stopping: Arc<AtomicBool>,
@@ -159,16 +159,16 @@ impl Conflicts {
     /// When a server refuses.
     pub async fn start(postgres: &Postgres, login: &Login) -> Result<Self> {
         for standby in [1, 2] {
-            set_delay(postgres, standby, "SET max_standby_streaming_delay = 0").await?;
+            alter(postgres, standby, "SET max_standby_streaming_delay = 0").await?;
         }
         let primary = postgres.direct(0, login).await?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_stopping);
         let work = tokio::spawn(async move {
             while !flag.load(Ordering::Relaxed) {
-                primary.batch_execute("UPDATE fault SET kind = kind").await?;
-                primary.batch_execute("VACUUM fault").await?;
-                sleep(Duration::from_millis(30)).await;
+                let lock = "BEGIN; LOCK TABLE fault IN ACCESS EXCLUSIVE MODE; COMMIT";
+                primary.batch_execute(lock).await?;
+                sleep(Duration::from_millis(50)).await;
             }
             Ok(())
         });
@@ -183,14 +183,14 @@ impl Conflicts {
         self.is_stopping.store(true, Ordering::Relaxed);
         let made = self.work.await.context("the work")?;
         for standby in [1, 2] {
-            set_delay(postgres, standby, "RESET max_standby_streaming_delay").await?;
+            alter(postgres, standby, "RESET max_standby_streaming_delay").await?;
         }
         made
     }
 }
 
-async fn set_delay(postgres: &Postgres, standby: usize, what: &str) -> Result<()> {
+async fn alter(postgres: &Postgres, standby: usize, setting: &str) -> Result<()> {
     let superuser = postgres.superuser_at(standby).await?;
-    superuser.batch_execute(&format!("ALTER SYSTEM {what}")).await?;
+    superuser.batch_execute(&format!("ALTER SYSTEM {setting}")).await?;
     Ok(superuser.batch_execute("SELECT pg_reload_conf()").await?)
 }

@@ -98,25 +98,9 @@ async fn each_fault_of_the_split_trips_its_gate_and_is_rolled_back() -> Result<(
     expect_rollback(&story, &pool, &case, "Split 50 %", "PoolingOnly").await?;
     faults::set(&primary, Fault::None).await?;
 
-    // What is vacuumed away on the primary cancels the reads of replicas; the primary runs them again, and nobody is told.
-    pool.patch(json!({"pooling": {"maxServerConnections": 20}, "split": {"rescue": true}})).await?;
-    begin_step(&pool, 7).await?;
-    faults::set(&primary, Fault::SlowEverywhere).await?;
-    let conflicts = Conflicts::start(&story.postgres, &story.login).await?;
-    let case = Case {
-        gate: "rescuedStatements",
-        reason: "RescuedStatements",
-        says: "in conflict with recovery) (limit 0.1000 %",
-    };
-    let seen = expect_rollback(&story, &pool, &case, "Split 50 %", "PoolingOnly").await;
-    conflicts.stop(&story.postgres).await?;
-    faults::set(&primary, Fault::None).await?;
-    seen?;
-    let errors = pool.rollout().await?.gates.into_iter().find(|gate| gate.name == "clientErrors");
-    assert_eq!(errors.context("clientErrors")?.verdict, GateVerdict::Pass, "clients saw nothing of it");
-
     // The replicas are gone.
-    begin_step(&pool, 8).await?;
+    pool.patch(json!({"pooling": {"maxServerConnections": 20}})).await?;
+    begin_step(&pool, 7).await?;
     pool.patch(json!({"backends": {"static": {"servers": servers_named(&["pg-a"])}}})).await?;
     let case =
         Case { gate: "healthyReplicas", reason: "HealthyReplicas", says: "0 replicas (limit at least 1" };
@@ -167,6 +151,35 @@ async fn diverging_mirror_is_rolled_back_and_the_split_stays() -> Result<()> {
 }
 
 #[tokio::test]
+async fn recovery_that_cancels_reads_is_seen_by_what_the_primary_runs_again() -> Result<()> {
+    let story = Story::begin("rollout-conflicts").await?;
+    let mut spec = spec();
+    spec["split"]["rescue"] = json!(true);
+    spec["rollout"]["gates"]["latencyP99"] = json!({"mode": "DryRun"});
+    let pool = story.pool("orders", &["pg-a", "pg-b", "pg-c"], spec).await?;
+    let load = Faults::start(&story.postgres, &story.login, &pool.address("").await?, 8).await?;
+    let primary = story.postgres.direct(0, &story.login).await?;
+    pool.patch(json!({"rollout": {"stage": "Split"}})).await?;
+    begin_step(&pool, 1).await?;
+    // What locks a table on the primary cancels the long reads of replicas; the primary runs them again.
+    faults::set(&primary, Fault::SlowReplicas).await?;
+    let conflicts = Conflicts::start(&story.postgres, &story.login).await?;
+    let case = Case {
+        gate: "rescuedStatements",
+        reason: "RescuedStatements",
+        says: "in conflict with recovery) (limit 0.1000 %",
+    };
+    let seen = expect_rollback(&story, &pool, &case, "Split 50 %", "PoolingOnly").await;
+    conflicts.stop(&story.postgres).await?;
+    seen?;
+    let rollout = pool.rollout().await?;
+    let errors = rollout.gates.iter().find(|gate| gate.name == "clientErrors").context("clientErrors")?;
+    assert_eq!(errors.verdict, GateVerdict::Pass, "clients saw nothing of it: {errors:?}");
+    load.stop().await;
+    story.end().await
+}
+
+#[tokio::test]
 async fn mirror_that_is_the_same_database_by_another_name_is_seen_by_its_impact() -> Result<()> {
     let story = Story::begin("rollout-impact").await?;
     let mut spec = spec();
@@ -177,13 +190,16 @@ async fn mirror_that_is_the_same_database_by_another_name_is_seen_by_its_impact(
     spec["mirror"] = json!({"target": {"host": host}, "statements": "All"});
     let pool = story.pool("orders", &["pg-a", "pg-b", "pg-c"], spec).await?;
     pool.wait_for_share(Stage::Split, 100, 30).await?;
-    let load = Rows::start(&story.postgres, &story.login, &pool.address("").await?, 12).await?;
+    let address = pool.address("").await?;
+    let reads = Faults::start(&story.postgres, &story.login, &address, 4).await?;
+    let writes = Rows::start(&story.postgres, &story.login, &address, 12).await?;
 
     pool.patch(json!({"rollout": {"stage": "Mirror", "mode": "Automatic"}})).await?;
     let case = Case { gate: "mirrorImpact", reason: "MirrorImpact", says: "ms, others" };
     expect_rollback(&story, &pool, &case, "Mirror 50 %", "Split 100 %").await?;
     pool.wait_for("SplitActive", True, 30).await?;
-    load.stop().await?;
+    writes.stop().await?;
+    reads.stop().await;
     story.end().await
 }
 

@@ -184,7 +184,8 @@ pub fn impact(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
     let gate = &stand.gates.mirror_impact;
     let groups = mirror_groups(stand, span);
     let (outcome, limit) = slower(&groups, stand, gate.max_increase_percent, gate.floor.get())?;
-    let remedy = "the proxies have too little CPU for the copies: raise spec.proxy.resources or replicas, or lower \
+    let remedy = "see that the mirror is on another server than the pool's databases, and is none of them by another name; where \
+                  the proxies have too little CPU for the copies, raise spec.proxy.resources or replicas, or lower \
                   spec.mirror.maxPercent; then change spec.rollout.attempt";
     reading(stand, "mirrorImpact", gate.mode, outcome, limit, remedy)
 }

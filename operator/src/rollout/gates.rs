@@ -59,7 +59,7 @@ fn misrouted(stand: &Stand<'_>, spans: &Spans) -> Option<Reading> {
     let measures = &span.figures.measures;
     let (count, reads) = (measures.misrouted, measures.cohort.transactions);
     let max = u64::try_from(gate.max_total).unwrap_or(0);
-    let named = named(&measures.refused);
+    let named = if count > 0 { named(&measures.refused) } else { String::new() };
     let value = format!(
         "{} refused by a replica reached clients, of {reads} reads{named}",
         counted(count, "statement")
