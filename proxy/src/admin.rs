@@ -34,6 +34,7 @@ use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::metrics::arms::sum;
 use crate::metrics::counter::Counter;
+use crate::metrics::tls::{SideSnapshot, TlsSnapshot};
 use crate::metrics::{Routes, ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
 use crate::mirror::hub::Hub;
 use crate::mirror::tables;
@@ -302,6 +303,7 @@ fn report_of(admin: &Admin) -> ProxyReport {
             .collect(),
         split: split_of(admin),
         mirror: mirror_of(admin),
+        tls: admin.control.tls.report(),
         measures: measures_of(admin),
         session_state: admin
             .audit
@@ -426,5 +428,21 @@ fn snapshot(admin: &Admin) -> Snapshot {
         ],
         refusals: Refusal::ALL.iter().map(|refusal| refusal.as_str()).collect(),
         measures: measures_of(admin),
+        tls: tls_of(admin),
     }
+}
+
+fn tls_of(admin: &Admin) -> TlsSnapshot {
+    let secure = total(&admin.workers, |w| &w.clients_secure);
+    let all = total(&admin.workers, |w| &w.clients);
+    let now = jiff::Timestamp::now().as_second();
+    let sides =
+        admin.control.tls.counts().map(|(name, [completed, failed, broken], not_after)| SideSnapshot {
+            name,
+            completed,
+            failed,
+            broken,
+            expires_seconds: not_after.map(|at| at.saturating_sub(now)),
+        });
+    TlsSnapshot { clients: [secure, all.saturating_sub(secure)], sides: sides.into() }
 }

@@ -4,18 +4,16 @@
 //! client while a request for it is on its way: a session waits for that before it gives its connection back.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use subtle::ConstantTimeEq as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::cancel::mark::MarkSecret;
-use crate::wire::startup::{CancelKey, put_cancel};
+use crate::server::cancel_target::CancelTarget;
+use crate::wire::startup::CancelKey;
 
 pub mod mark;
 
@@ -57,7 +55,7 @@ pub struct CancelSlot {
 
 #[derive(Debug, Default)]
 struct SlotState {
-    running: Option<(SocketAddr, Arc<CancelKey>)>,
+    running: Option<Arc<CancelTarget>>,
     /// The connection runs what is ours first: requests wait.
     is_preparing: bool,
     in_flight: u32,
@@ -185,7 +183,7 @@ impl CancelRegistry {
         let Some(flight) = prepared.ok().and_then(|()| Flight::start(slot)) else {
             return CancelOutcome::Idle;
         };
-        match timeout(REQUEST_TIMEOUT, deliver(flight.peer, &flight.key)).await {
+        match timeout(REQUEST_TIMEOUT, flight.target.request()).await {
             Ok(Ok(())) => CancelOutcome::Sent,
             Ok(Err(_)) | Err(_) => CancelOutcome::Failed,
         }
@@ -200,27 +198,15 @@ impl CancelRegistry {
     }
 }
 
-/// Sends a request and waits until the server closes: it has sent the signal then.
-pub async fn deliver(peer: SocketAddr, key: &CancelKey) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect(peer).await?;
-    let mut packet = Vec::new();
-    put_cancel(&mut packet, key);
-    stream.write_all(&packet).await?;
-    let mut rest = [0; 64];
-    while stream.read(&mut rest).await? > 0 {}
-    Ok(())
-}
-
 /// A request on its way; dropped, it has arrived or never will.
 struct Flight {
     slot: Arc<CancelSlot>,
-    peer: SocketAddr,
-    key: Arc<CancelKey>,
+    target: Arc<CancelTarget>,
 }
 
 impl Flight {
     fn start(slot: Arc<CancelSlot>) -> Option<Self> {
-        let (peer, key) = {
+        let target = {
             let mut state = locked(&slot.state);
             if state.in_flight >= IN_FLIGHT_MAX {
                 return None;
@@ -229,7 +215,7 @@ impl Flight {
             state.in_flight += 1;
             running
         };
-        Some(Self { slot, peer, key })
+        Some(Self { slot, target })
     }
 }
 
@@ -305,9 +291,9 @@ impl CancelHandle {
     /// From now on the key stands for this server connection.
     ///
     /// Where `is_preparing`, requests wait for [`Self::open`]: the connection runs something of ours first.
-    pub fn begin(&self, peer: SocketAddr, key: &Arc<CancelKey>, is_preparing: bool) {
+    pub fn begin(&self, target: &Arc<CancelTarget>, is_preparing: bool) {
         let mut state = locked(&self.slot.state);
-        state.running = Some((peer, Arc::clone(key)));
+        state.running = Some(Arc::clone(target));
         state.is_preparing = is_preparing;
     }
 
@@ -354,9 +340,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::server::endpoint::Endpoint;
+    use crate::tls::store::TlsStore;
     use crate::wire::startup::{LONG_SECRET_LEN, SHORT_SECRET_LEN};
 
     #[tokio::test]
@@ -365,8 +354,18 @@ mod tests {
         let registry = Arc::new(CancelRegistry::default());
         let handle = registry.register(SHORT_SECRET_LEN);
         assert_eq!(registry.request(&handle.key).await, CancelOutcome::Idle);
-        let key = Arc::new(CancelKey { process_id: 7, secret: vec![1, 2, 3, 4] });
-        handle.begin(server.local_addr().unwrap(), &key, false);
+        let peer = server.local_addr().unwrap();
+        let target = CancelTarget {
+            peer,
+            key: CancelKey { process_id: 7, secret: vec![1, 2, 3, 4] },
+            endpoint: Endpoint {
+                host: "127.0.0.1".to_owned(),
+                port: peer.port(),
+                tls: TlsStore::default().server,
+            },
+            revision: 0,
+        };
+        handle.begin(&Arc::new(target), false);
         let accept = async {
             let (mut stream, _) = server.accept().await.unwrap();
             let mut packet = [0; 16];

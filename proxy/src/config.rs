@@ -77,12 +77,13 @@ impl ConfigStore {
         }
     }
 
-    /// Decides about a document. `put_into_effect` is called, before anyone is answered, when it is to run.
+    /// Decides about a document. `put_into_effect` is called, before anyone is answered, when it is to run; it may still
+    /// refuse it, with its reasons, and must have changed nothing then.
     pub fn offer(
         &self,
         document: &[u8],
         source: Source,
-        put_into_effect: impl FnOnce(&Arc<ActiveConfig>),
+        put_into_effect: impl FnOnce(&Arc<ActiveConfig>) -> Result<(), Vec<String>>,
     ) -> ConfigAnswer {
         let parsed = ProxyConfig::parse(document);
         let mut state = self.lock();
@@ -120,7 +121,9 @@ impl ConfigStore {
             let reasons = vec!["process: a change needs a restart of the proxy".to_owned()];
             return state.refuse(RefusedConfig { generation: Some(new), reasons });
         }
-        put_into_effect(&offered);
+        if let Err(reasons) = put_into_effect(&offered) {
+            return state.refuse(RefusedConfig { generation: Some(new), reasons });
+        }
         state.active = offered;
         state.refused = None;
         state.answer(ConfigOutcome::Applied, Vec::new())
@@ -163,7 +166,12 @@ mod tests {
     fn offer(store: &ConfigStore, document: &[u8], source: Source) -> ConfigOutcome {
         let before = store.active();
         let mut is_put_into_effect = false;
-        let outcome = store.offer(document, source, |_| is_put_into_effect = true).outcome;
+        let outcome = store
+            .offer(document, source, |_| {
+                is_put_into_effect = true;
+                Ok(())
+            })
+            .outcome;
         assert_eq!(is_put_into_effect, outcome == ConfigOutcome::Applied);
         assert_eq!(store.active() != before, outcome == ConfigOutcome::Applied);
         outcome
@@ -207,6 +215,14 @@ mod tests {
         assert_eq!(report.refused.unwrap().generation.unwrap().0, 9);
         assert_eq!(offer(&store, &document(2, ""), Source::File), ConfigOutcome::Applied);
         assert_eq!(store.report().refused, None);
+    }
+
+    #[test]
+    fn a_document_that_cannot_be_put_into_effect_is_refused_with_the_reasons() {
+        let store = store(1);
+        let answer = store.offer(&document(2, ""), Source::File, |_| Err(vec!["tls: no".to_owned()]));
+        assert_eq!((answer.outcome, answer.reasons), (ConfigOutcome::Refused, vec!["tls: no".to_owned()]));
+        assert_eq!(store.active().config.generation.0, 1);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::cancel::CancelRegistry;
 use crate::config::{ConfigStore, Source};
 use crate::fleet::Fleet;
 use crate::pool::server_pool::SWEEP_INTERVAL;
+use crate::tls::store::TlsStore;
 
 /// How often files are looked at, and idle connections swept.
 const TICK: Duration = SWEEP_INTERVAL;
@@ -31,6 +32,8 @@ pub struct Control {
     pub fleet: Arc<Fleet>,
     /// The users.
     pub credentials: Arc<Credentials>,
+    /// TLS with clients and servers.
+    pub tls: Arc<TlsStore>,
     cancels: Arc<CancelRegistry>,
     path: PathBuf,
     files: Mutex<FileState>,
@@ -67,16 +70,22 @@ impl Control {
         fleet: Arc<Fleet>,
         credentials: Arc<Credentials>,
         cancels: Arc<CancelRegistry>,
+        tls: Arc<TlsStore>,
         path: PathBuf,
         document: Vec<u8>,
     ) -> Arc<Self> {
         let files = Mutex::new(FileState { document, ..FileState::default() });
-        Arc::new(Self { store, fleet, credentials, cancels, path, files })
+        Arc::new(Self { store, fleet, credentials, tls, cancels, path, files })
     }
 
     /// Offers a document; when it is taken, it is in effect before the answer.
     pub fn offer(&self, document: &[u8], source: Source) -> ConfigAnswer {
-        let answer = self.store.offer(document, source, |active| self.fleet.apply(active));
+        let answer = self.store.offer(document, source, |active| {
+            let tls = self.tls.prepare(&active.config)?;
+            self.tls.apply(tls);
+            self.fleet.apply(active);
+            Ok(())
+        });
         match answer.outcome {
             ConfigOutcome::Applied => {
                 info!(generation = answer.generation.0, hash = answer.hash.short(), "the document runs");
@@ -102,6 +111,7 @@ impl Control {
             Err(error) => warn!(path = %self.path.display(), %error, "the document cannot be read"),
         }
         self.refresh_secrets().await;
+        self.tls.refresh();
     }
 
     /// Looks after files and idle connections for ever.
@@ -112,6 +122,7 @@ impl Control {
             ticks.tick().await;
             self.look_at_document().await;
             self.refresh_secrets().await;
+            self.tls.refresh();
             self.fleet.view().pools.iter().for_each(|pool| pool.sweep());
         }
     }

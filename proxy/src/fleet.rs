@@ -19,10 +19,12 @@ use crate::fleet::members::{Member, Members};
 use crate::monitor::{Monitor, Observation};
 use crate::pool::server_pool::{PoolLimits, ServerPool};
 use crate::positions::{Lag, Position, Sampler};
-use crate::server::connect::Endpoint;
+use crate::server::endpoint::Endpoint;
 use crate::server::own::Own;
 use crate::server::settings::Settings;
 use crate::standing::Steadiness;
+use crate::tls::servers::ServerTls;
+use crate::tls::store::Side;
 use crate::topology::{ServerState, Topology};
 
 pub mod members;
@@ -51,6 +53,7 @@ pub struct Fleet {
     urgency: watch::Sender<bool>,
     credentials: Arc<Credentials>,
     settings: Arc<Settings>,
+    tls: Arc<Side<ServerTls>>,
 }
 
 impl Fleet {
@@ -60,6 +63,7 @@ impl Fleet {
         active: &Arc<ActiveConfig>,
         credentials: Arc<Credentials>,
         settings: Arc<Settings>,
+        tls: Arc<Side<ServerTls>>,
     ) -> Arc<Self> {
         let empty = View {
             active: Arc::clone(active),
@@ -74,6 +78,7 @@ impl Fleet {
             urgency: watch::Sender::new(true),
             credentials,
             settings,
+            tls,
         });
         fleet.apply(active);
         fleet
@@ -96,7 +101,10 @@ impl Fleet {
         let config = &active.config;
         let mut members = self.lock();
         let previous = self.view().active.clone();
-        let are_monitors_kept = previous.config.probe == config.probe && previous.config.auth == config.auth;
+        let server_tls = |config: &ProxyConfig| config.tls.as_ref().and_then(|tls| tls.server.clone());
+        let is_tls_kept = server_tls(&previous.config) == server_tls(config);
+        let are_monitors_kept =
+            previous.config.probe == config.probe && previous.config.auth == config.auth && is_tls_kept;
         let mut old: Vec<_> = members.all.drain(..).collect();
         let limits = limits_of(config);
         for server in &config.servers {
@@ -104,7 +112,13 @@ impl Fleet {
                 .iter()
                 .position(|m| m.pool.endpoint.host == server.host && m.pool.endpoint.port == server.port);
             let member = match place.map(|index| old.swap_remove(index)) {
-                Some(kept) => self.keep(kept, server, config, &limits, are_monitors_kept),
+                Some(kept) => {
+                    if !is_tls_kept {
+                        // What was opened under other settings serves no further transaction.
+                        kept.pool.recycle();
+                    }
+                    self.keep(kept, server, config, &limits, are_monitors_kept)
+                }
                 None => self.add(server, config, limits.clone()),
             };
             members.all.push(member);
@@ -141,7 +155,7 @@ impl Fleet {
     }
 
     fn add(self: &Arc<Self>, server: &ServerConfig, config: &ProxyConfig, limits: PoolLimits) -> Member {
-        let endpoint = Endpoint { host: server.host.clone(), port: server.port };
+        let endpoint = self.endpoint(server);
         let hurry = Arc::new(Notify::new());
         let position = Arc::new(Position::default());
         Member {
@@ -160,6 +174,10 @@ impl Fleet {
         }
     }
 
+    fn endpoint(&self, server: &ServerConfig) -> Endpoint {
+        Endpoint { host: server.host.clone(), port: server.port, tls: Arc::clone(&self.tls) }
+    }
+
     /// As whom the pool's own connections log in.
     fn own(&self, config: &ProxyConfig, name: &'static str) -> Own {
         Own {
@@ -173,7 +191,7 @@ impl Fleet {
 
     fn sample(&self, server: &ServerConfig, config: &ProxyConfig, position: &Arc<Position>) -> AbortHandle {
         let sampler = Sampler {
-            endpoint: Endpoint { host: server.host.clone(), port: server.port },
+            endpoint: self.endpoint(server),
             own: self.own(config, "pgrouting-positions"),
             position: Arc::clone(position),
         };
@@ -187,7 +205,7 @@ impl Fleet {
         hurry: &Arc<Notify>,
     ) -> AbortHandle {
         let monitor = Monitor {
-            endpoint: Endpoint { host: server.host.clone(), port: server.port },
+            endpoint: self.endpoint(server),
             own: self.own(config, "pgrouting-monitor"),
             interval: config.probe.interval.get(),
             hurry: Arc::clone(hurry),

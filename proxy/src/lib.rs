@@ -35,5 +35,6 @@ pub mod error;
 pub mod lot;
 pub mod metrics;
 pub mod socket;
+pub mod tls;
 pub mod transaction;
 pub mod wire;

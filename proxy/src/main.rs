@@ -28,6 +28,7 @@ use pgrouting_proxy::server::connection::{Identities, WorkerId};
 use pgrouting_proxy::server::settings::SettingsRegistry;
 use pgrouting_proxy::session::context::{Context, Worker};
 use pgrouting_proxy::session::state::Databases;
+use pgrouting_proxy::tls::store::TlsStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -103,13 +104,16 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     let credentials = Arc::new(Credentials::default());
     let identities = Arc::new(Identities::default());
     let settings = Arc::new(SettingsRegistry::default());
-    let fleet = Fleet::start(&active, Arc::clone(&credentials), settings.none());
+    let tls = Arc::<TlsStore>::default();
+    tls.apply(tls.prepare(&active.config).map_err(|reasons| anyhow::anyhow!(reasons.join("; ")))?);
+    let fleet = Fleet::start(&active, Arc::clone(&credentials), settings.none(), Arc::clone(&tls.server));
     let cancels = Arc::new(CancelRegistry::default());
     let control = Control::new(
         ConfigStore::new(Arc::clone(&active)),
         Arc::clone(&fleet),
         Arc::clone(&credentials),
         Arc::clone(&cancels),
+        Arc::clone(&tls),
         path,
         document,
     );
@@ -130,6 +134,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         fleet,
         credentials,
         settings,
+        tls,
         databases: Databases::default(),
         audit: Arc::clone(&audit),
         identities,
@@ -172,6 +177,7 @@ fn start_mirror(hub: Arc<Hub>, context: &Context) -> anyhow::Result<Cancellation
         credentials: Arc::clone(&context.credentials),
         identities: Arc::clone(&context.identities),
         settings: context.settings.none(),
+        tls: Arc::clone(&context.tls.mirror),
     };
     let stop = CancellationToken::new();
     let stopped = stop.clone();

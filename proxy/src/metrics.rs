@@ -8,10 +8,12 @@ use prometheus::{
 
 use crate::metrics::arms::Arms;
 use crate::metrics::counter::Counter;
+use crate::metrics::tls::TlsSnapshot;
 
 pub mod arms;
 pub mod counter;
 pub mod rollout;
+pub mod tls;
 
 /// Kinds of errors, by the index of `ErrorKind`.
 const ERROR_KINDS: usize = 4;
@@ -30,6 +32,8 @@ const PIN_REASONS: usize = 8;
 pub struct WorkerMetrics {
     /// Clients that are logged in.
     pub clients: Counter,
+    /// Those of them that came over TLS.
+    pub clients_secure: Counter,
     /// Clients that hold a server connection.
     pub clients_active: Counter,
     /// Clients that wait for one.
@@ -128,6 +132,8 @@ pub struct Snapshot {
     pub mirror_times: Vec<Histogram>,
     /// What the gates of a rollout are judged by.
     pub measures: Measures,
+    /// Encryption.
+    pub tls: TlsSnapshot,
 }
 
 /// What a scrape shows of one server.
@@ -171,6 +177,7 @@ pub fn render(
     servers(&registry, snapshot)?;
     mirror(&registry, snapshot)?;
     rollout::register(&registry, &snapshot.measures)?;
+    tls::register(&registry, &snapshot.tls)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())

@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
 use crate::positions::{COLUMNS, Sample};
-use crate::server::connect::{ConnectError, Endpoint};
+use crate::server::connect::ConnectError;
 use crate::server::connection::ServerConnection;
+use crate::server::endpoint::Endpoint;
 use crate::server::own::Own;
 use crate::wire::backend::error_field;
 

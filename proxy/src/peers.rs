@@ -155,7 +155,7 @@ impl Peers {
             *identity = None;
         }
         let identity = identity.get_or_insert_with(|| Identity::new(files.clone()));
-        Ok(identity.tls().await?.connector)
+        Ok(identity.tls()?.connector)
     }
 
     async fn addresses(&self, peers: &PeersConfig) -> io::Result<Vec<SocketAddr>> {

@@ -17,8 +17,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
 use crate::positions::history::{History, Mark};
-use crate::server::connect::{ConnectError, Endpoint};
+use crate::server::connect::ConnectError;
 use crate::server::connection::ServerConnection;
+use crate::server::endpoint::Endpoint;
 use crate::server::own::Own;
 
 pub mod history;

@@ -14,8 +14,9 @@ use tokio::time::Instant;
 
 use crate::auth::scram::Verifier;
 use crate::auth::users::{Credentials, User};
-use crate::server::connect::{ConnectError, Endpoint};
+use crate::server::connect::ConnectError;
 use crate::server::connection::ServerConnection;
+use crate::server::endpoint::Endpoint;
 use crate::server::own::Own;
 use crate::server::settings::Settings;
 
@@ -102,7 +103,9 @@ impl Roles {
         primary: &Endpoint,
         database: &str,
     ) -> Result<Option<(crate::auth::scram::Salting, Verifier)>, ConnectError> {
-        let is_usable = state.connection.as_mut().is_some_and(|(to, c)| to == primary && c.is_fit());
+        let is_usable = state.connection.as_mut().is_some_and(|(to, connection)| {
+            to == primary && connection.cancel.revision == primary.tls.revision() && connection.is_fit()
+        });
         if !is_usable {
             let own = Own {
                 credentials: Arc::clone(&self.credentials),

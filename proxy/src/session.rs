@@ -17,6 +17,7 @@ pub mod command;
 pub mod context;
 pub mod copying;
 pub mod end;
+pub mod entrance;
 pub mod exchange;
 pub mod explanation;
 pub mod forward;
@@ -41,6 +42,7 @@ mod steady;
 pub mod tenancy;
 pub mod tie;
 pub mod turns;
+pub mod users;
 pub mod usual;
 pub mod waiting;
 

@@ -13,10 +13,14 @@ use std::task::{Context, Poll, ready};
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, recv};
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 use tokio::task::coop::has_budget_remaining;
+
+use crate::socket::stream::Stream;
+use crate::tls::channel::Channel;
+
+pub mod stream;
 
 /// A buffer that is empty and larger is given back, in bytes.
 const KEPT_BYTES: usize = 32 * 1024;
@@ -115,10 +119,14 @@ impl Inbox {
     /// When the socket fails.
     pub fn poll_read(
         &mut self,
-        stream: &TcpStream,
+        stream: &mut Stream,
         cx: &mut Context<'_>,
         count: usize,
     ) -> Poll<io::Result<usize>> {
+        if stream.is_secure() {
+            return self.poll_decrypted(stream, cx);
+        }
+        let stream = stream.tcp();
         loop {
             let mut read = Ok(None);
             let mut was_ready = false;
@@ -152,6 +160,34 @@ impl Inbox {
             }
         }
     }
+
+    /// The same over TLS. All that has been received is decrypted at once, so that nothing waits behind an empty socket. A
+    /// socket that ends before the other side has said so was cut off.
+    #[inline(never)]
+    fn poll_decrypted(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // What TLS itself has to say goes out here, and what a full socket has left of an answer.
+        if !stream.is_flushed()
+            && let Poll::Ready(Err(error)) = stream.poll_flush(cx)
+        {
+            return Poll::Ready(Err(error));
+        }
+        loop {
+            if stream.channel().is_some_and(Channel::has_peer_ended) {
+                return Poll::Ready(Ok(0));
+            }
+            if self.taken > self.bytes.len() / 2 {
+                self.bytes.drain(..self.taken);
+                self.taken = 0;
+            }
+            let before = self.bytes.len();
+            match stream.receive(&mut self.bytes)? {
+                Some(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Some(_) if self.bytes.len() > before => return Poll::Ready(Ok(self.bytes.len() - before)),
+                Some(_) => {}
+                None => ready!(stream.tcp().poll_read_ready(cx))?,
+            }
+        }
+    }
 }
 
 impl Deref for Inbox {
@@ -159,23 +195,6 @@ impl Deref for Inbox {
 
     fn deref(&self) -> &[u8] {
         self.bytes.get(self.taken..).unwrap_or_default()
-    }
-}
-
-/// Writes some of these bytes.
-///
-/// # Errors
-/// When the socket fails.
-pub fn poll_write(stream: &TcpStream, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-    loop {
-        let tried = stream.try_io(Interest::WRITABLE, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?));
-        match tried {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            other => return Poll::Ready(other),
-        }
-        ready!(stream.poll_write_ready(cx))?;
     }
 }
 
@@ -234,13 +253,16 @@ impl Outbox {
         }
     }
 
-    /// Sends as much as the socket takes. `Ready(Ok)` means all of it.
+    /// Sends as much as the socket takes. `Ready(Ok)` means all of it, and all that was written beside it.
     ///
     /// # Errors
     /// When the socket fails.
-    pub fn poll_send(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_send(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest @ [_, ..]) = self.bytes.get(self.sent..) {
-            self.sent += ready!(poll_write(stream, cx, rest))?;
+            self.sent += ready!(stream.poll_write(cx, rest))?;
+        }
+        if stream.is_secure() {
+            ready!(stream.poll_flush(cx))?;
         }
         if self.bytes.len() > KEPT_BYTES {
             self.clear();
@@ -250,69 +272,4 @@ impl Outbox {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-
-    use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    async fn pair() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        (near.unwrap(), far.unwrap().0)
-    }
-
-    #[tokio::test]
-    async fn what_is_sent_is_read_in_pieces_of_any_size() {
-        let (near, mut far) = pair().await;
-        let mut inbox = Inbox::default();
-        assert!(inbox.is_at_rest());
-        let sent: Vec<u8> = (0..200_u8).cycle().take(10_000).collect();
-        let mut got = Vec::new();
-        for piece in sent.chunks(777) {
-            far.write_all(piece).await.unwrap();
-            while got.len() < sent.len() && inbox.len() < piece.len() {
-                assert!(poll_fn(|cx| inbox.poll_read(&near, cx, 100)).await.unwrap() > 0);
-            }
-            got.extend_from_slice(&inbox);
-            inbox.advance(inbox.len());
-        }
-        assert_eq!(got, sent);
-        drop(far);
-        assert_eq!(poll_fn(|cx| inbox.poll_read(&near, cx, 100)).await.unwrap(), 0);
-        inbox.rest();
-        assert!(inbox.is_at_rest());
-    }
-
-    #[tokio::test]
-    async fn a_full_socket_is_waited_for() {
-        let (near, far) = pair().await;
-        let mut outbox = Outbox::default();
-        outbox.bytes().resize(8_000_000, 7);
-        let receiving = async {
-            let mut inbox = Inbox::default();
-            let mut total = 0;
-            while total < 8_000_000 {
-                total += poll_fn(|cx| inbox.poll_read(&far, cx, 65_536)).await.unwrap();
-                inbox.advance(inbox.len());
-            }
-        };
-        let sending = poll_fn(|cx| outbox.poll_send(&near, cx));
-        let (sent, ()) = tokio::join!(sending, receiving);
-        sent.unwrap();
-        assert!(outbox.is_empty() && outbox.last_sent().is_empty());
-    }
-
-    #[test]
-    fn bytes_are_taken_from_the_front() {
-        let mut inbox = Inbox::with(b"hello".to_vec());
-        inbox.advance(2);
-        assert_eq!(*inbox, *b"llo");
-        inbox.reserve(1000);
-        assert_eq!(*inbox, *b"llo");
-        inbox.advance(3);
-        assert!(inbox.is_empty());
-    }
-}
+mod tests;

@@ -104,6 +104,7 @@ pub fn document(
         },
         mirror: pool.mirror.clone(),
         peers: Some(peers(pool)),
+        tls: None,
         drain_timeout: duration_text(pool.proxy.drain_timeout),
     };
     config.generation = generation(&config, previous, known);

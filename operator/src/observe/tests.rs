@@ -63,6 +63,7 @@ fn report(hash: &ConfigHash, generation: u64, servers: Vec<ServerReport>) -> Pro
         pinned: BTreeMap::new(),
         split: pgrouting_contract::report::SplitReport::default(),
         mirror: None,
+        tls: Vec::new(),
         measures: Measures::default(),
         session_state: Vec::new(),
     }

@@ -47,6 +47,7 @@ fn report(told: &Told) -> ProxyReport {
         pinned: std::collections::BTreeMap::new(),
         split: pgrouting_contract::report::SplitReport::default(),
         mirror: None,
+        tls: Vec::new(),
         measures: Measures::default(),
         session_state: Vec::new(),
     }

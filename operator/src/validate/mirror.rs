@@ -109,6 +109,7 @@ fn mirror_config(
         max_connections: each(max_connections),
         transaction_timeout: DurationText::from_millis(timeout),
         parameters,
+        tls: None,
     }
 }
 

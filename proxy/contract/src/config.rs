@@ -16,6 +16,7 @@ use crate::mirror::MirrorConfig;
 use crate::peers::PeersConfig;
 use crate::split::SplitConfig;
 use crate::stage::Stage;
+use crate::tls::TlsConfig;
 
 /// The number of a document among those of its pool. The higher one wins, whatever the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -92,6 +93,9 @@ pub struct ProxyConfig {
     /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersConfig>,
+    /// TLS on both sides; none where this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
     /// How long clients have to reach a transaction boundary after SIGTERM.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: DurationText,

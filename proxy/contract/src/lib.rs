@@ -13,3 +13,4 @@ pub mod peers;
 pub mod report;
 pub mod split;
 pub mod stage;
+pub mod tls;

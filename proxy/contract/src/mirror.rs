@@ -8,6 +8,7 @@ use crate::config::UserConfig;
 use crate::config::faults::parameter_faults;
 use crate::duration::DurationText;
 use crate::split::is_zero;
+use crate::tls::ServerTlsConfig;
 
 /// The mirror; in effect at the stage `Mirror`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +49,9 @@ pub struct MirrorConfig {
     /// Settings that every connection there starts with, to try them out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
+    /// TLS with the other server; none where this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ServerTlsConfig>,
 }
 
 /// Which transactions are copied.
@@ -103,6 +107,7 @@ impl MirrorConfig {
             max_connections: default_connections(),
             transaction_timeout: default_transaction_timeout(),
             parameters: BTreeMap::new(),
+            tls: None,
         }
     }
 
@@ -135,6 +140,9 @@ impl MirrorConfig {
             faults.push("mirror.transactionTimeout: must be at least 10ms".to_owned());
         }
         parameter_faults("mirror.parameters", &self.parameters, faults);
+        if let Some(tls) = &self.tls {
+            tls.faults("mirror.tls", faults);
+        }
     }
 }
 

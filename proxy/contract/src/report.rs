@@ -8,6 +8,7 @@ use crate::config::{ConfigHash, Generation};
 use crate::measures::Measures;
 use crate::mirror::MirrorReport;
 use crate::stage::Stage;
+use crate::tls::TlsReport;
 
 /// The header of `PUT /config` that carries the writer's lease epoch, a decimal number that only grows.
 pub const EPOCH_HEADER: &str = "x-pgrouting-epoch";
@@ -70,6 +71,9 @@ pub struct ProxyReport {
     /// The copy of the traffic; absent where the document has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorReport>,
+    /// The files of TLS that the document names, one entry a side.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tls: Vec<TlsReport>,
     /// What the gates of a rollout are judged by.
     #[serde(default)]
     pub measures: Measures,

@@ -37,7 +37,7 @@ pub async fn mutual_tls(listener: TcpListener, routes: Router, peer_routes: Rout
     each(listener, move |stream| {
         let (routes, peer_routes, identity) = (routes.clone(), peer_routes.clone(), Arc::clone(&identity));
         async move {
-            let acceptor = match identity.lock().await.tls().await {
+            let acceptor = match identity.lock().await.tls() {
                 Ok(tls) => tls.acceptor,
                 Err(error) => {
                     warn!(%error, "the admin certificate cannot be used");

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::auth::scram::{ClientChallenge, ClientExchange, Keys, MECHANISM, Salting, ScramFault};
+use crate::auth::scram::{
+    BOUND_MECHANISM, Binding, Channel, ClientChallenge, ClientExchange, Keys, MECHANISM, Salting, ScramFault,
+};
 use crate::auth::users::{LoginSecret, User};
 use crate::wire::backend::Authentication;
 use crate::wire::frontend::{put_sasl_initial, put_sasl_response};
@@ -13,6 +15,7 @@ pub struct ServerLogin {
     user: Arc<User>,
     /// Which of the user's secrets to try: a server closes after a wrong one, so each try is a new connection.
     attempt: usize,
+    binding: Binding,
     state: State,
 }
 
@@ -53,10 +56,11 @@ pub enum AnswerFault {
 }
 
 impl ServerLogin {
-    /// Begins a login with the user's secret number `attempt`, from 0.
+    /// Begins a login with the user's secret number `attempt`, from 0; it is bound to the channel where the server offers
+    /// that.
     #[must_use]
-    pub const fn start(user: Arc<User>, attempt: usize) -> Self {
-        Self { user, attempt, state: State::Begun }
+    pub const fn start(user: Arc<User>, attempt: usize, binding: Binding) -> Self {
+        Self { user, attempt, binding, state: State::Begun }
     }
 
     /// Takes an authentication request. `nonce` is used once, for the client's first message.
@@ -76,11 +80,18 @@ impl ServerLogin {
                 Ok(AnswerStep::Done)
             }
             (Authentication::Sasl(mechanisms), State::Begun) => {
-                if !mechanisms.contains(&MECHANISM.as_bytes()) {
+                let (channel, mechanism) = match &self.binding {
+                    Binding::EndPoint(hash) if mechanisms.contains(&BOUND_MECHANISM.as_bytes()) => {
+                        (Channel::Bound(hash), BOUND_MECHANISM)
+                    }
+                    Binding::EndPoint(_) => (Channel::Unoffered, MECHANISM),
+                    Binding::None => (Channel::Unable, MECHANISM),
+                };
+                if !mechanisms.contains(&mechanism.as_bytes()) {
                     return Err(AnswerFault::Method("another SASL mechanism"));
                 }
-                let (exchange, first) = ClientExchange::start(nonce);
-                put_sasl_initial(out, MECHANISM, first.as_bytes());
+                let (exchange, first) = ClientExchange::start(nonce, channel);
+                put_sasl_initial(out, mechanism, first.as_bytes());
                 self.state = State::FirstSent(exchange);
                 Ok(AnswerStep::Continue)
             }
@@ -169,12 +180,13 @@ mod tests {
 
     /// Plays a server that accepts `password`; gives whether it let the login in, and the login.
     fn play(user: &Arc<User>, attempt: usize, password: &str) -> (bool, ServerLogin) {
-        let mut login = ServerLogin::start(Arc::clone(user), attempt);
+        let mut login = ServerLogin::start(Arc::clone(user), attempt, Binding::None);
         let mut out = Vec::new();
         let offer = Authentication::Sasl(vec![b"SCRAM-SHA-256-PLUS", b"SCRAM-SHA-256"]);
         assert_eq!(login.take(&offer, b"nonce", &mut out), Ok(AnswerStep::Continue));
         let first = &out[HEADER_LEN + MECHANISM.len() + 1 + 4..];
-        let (server, server_first) = ServerExchange::start(first, &salting(), b"more").unwrap();
+        let (server, server_first) =
+            ServerExchange::start(first, &salting(), b"more", &Binding::None, false).unwrap();
         out.clear();
         match login.take(&Authentication::SaslContinue(server_first.as_bytes()), b"", &mut out).unwrap() {
             AnswerStep::Derive(password, salting) => {
@@ -211,15 +223,34 @@ mod tests {
         for request in
             [Authentication::CleartextPassword, Authentication::Md5Password([0; 4]), Authentication::Other(7)]
         {
-            let mut login = ServerLogin::start(Arc::clone(&user), 0);
+            let mut login = ServerLogin::start(Arc::clone(&user), 0, Binding::None);
             assert!(matches!(login.take(&request, b"n", &mut Vec::new()), Err(AnswerFault::Method(_))));
+        }
+    }
+
+    #[test]
+    fn a_login_is_bound_where_the_server_offers_that() {
+        let user = Arc::new(User::from_secret("app", "secret", b"salt", None));
+        let both: &[&[u8]] = &[b"SCRAM-SHA-256-PLUS", b"SCRAM-SHA-256"];
+        let plain: &[&[u8]] = &[b"SCRAM-SHA-256"];
+        let end_point = Binding::EndPoint(b"hash".to_vec());
+        for (offer, binding, mechanism, flag) in [
+            (both, &end_point, BOUND_MECHANISM, "p=tls-server-end-point,,"),
+            (plain, &end_point, MECHANISM, "y,,"),
+            (both, &Binding::None, MECHANISM, "n,,"),
+        ] {
+            let mut login = ServerLogin::start(Arc::clone(&user), 0, binding.clone());
+            let mut out = Vec::new();
+            login.take(&Authentication::Sasl(offer.to_vec()), b"nonce", &mut out).unwrap();
+            let said = String::from_utf8_lossy(&out[HEADER_LEN..]).into_owned();
+            assert!(said.starts_with(&format!("{mechanism}\0")) && said.contains(flag), "{said}");
         }
     }
 
     #[test]
     fn a_server_that_does_not_know_the_password_is_not_believed() {
         let user = Arc::new(User::from_secret("app", "secret", b"salt", None));
-        let mut login = ServerLogin::start(user, 0);
+        let mut login = ServerLogin::start(user, 0, Binding::None);
         let mut out = Vec::new();
         login.take(&Authentication::Sasl(vec![b"SCRAM-SHA-256"]), b"nonce", &mut out).unwrap();
         assert!(login.take(&Authentication::Ok, b"", &mut out).is_err());

@@ -1,6 +1,6 @@
-//! SCRAM-SHA-256: keys, and both ends of the exchange, without I/O.
+//! SCRAM-SHA-256: keys, and both ends of the exchange, bound to a channel or not, without I/O.
 //!
-//! RFC 5802 and RFC 7677; how PostgreSQL uses it: <https://www.postgresql.org/docs/current/sasl-authentication.html>.
+//! RFC 5802, RFC 7677 and, for the channel, RFC 5929; how PostgreSQL uses it: <https://www.postgresql.org/docs/current/sasl-authentication.html>.
 
 use std::fmt;
 
@@ -12,6 +12,10 @@ use subtle::ConstantTimeEq as _;
 
 /// The mechanism's name in SASL.
 pub const MECHANISM: &str = "SCRAM-SHA-256";
+/// The name of the one that is bound to a channel.
+pub const BOUND_MECHANISM: &str = "SCRAM-SHA-256-PLUS";
+/// What both sides say of the channel where it is bound to the server's certificate.
+const END_POINT: &str = "p=tls-server-end-point";
 /// Rounds of PBKDF2 where we choose them; PostgreSQL's own default.
 pub const ITERATIONS: u32 = 4096;
 
@@ -19,6 +23,26 @@ pub const ITERATIONS: u32 = 4096;
 const ITERATIONS_MAX: u32 = 1_000_000;
 
 type Digest = [u8; 32];
+
+/// What a login over a connection can be bound to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Binding {
+    /// Nothing: it is not encrypted, or its certificate cannot be bound to.
+    None,
+    /// The server's certificate, by its `tls-server-end-point`.
+    EndPoint(Vec<u8>),
+}
+
+/// What a client says of the channel (the header of GS2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel<'a> {
+    /// It cannot bind to it.
+    Unable,
+    /// It could, but the server does not offer that.
+    Unoffered,
+    /// It is bound to the server's certificate.
+    Bound(&'a [u8]),
+}
 
 /// Salt and rounds, which together with a password make [`Keys`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -62,9 +86,18 @@ pub enum ScramFault {
     /// The peer's message is not SCRAM.
     #[error("malformed SCRAM message")]
     Malformed,
-    /// The client insists on channel binding, which was not offered.
-    #[error("channel binding is required, but it was not offered")]
+    /// What the client says of channel binding does not go with the mechanism that it chose.
+    #[error("the SCRAM message and the selected mechanism differ about channel binding")]
     ChannelBinding,
+    /// The client binds to something else than the server's certificate.
+    #[error("unsupported SCRAM channel-binding type")]
+    BindingType,
+    /// The client could bind and was told that the server cannot, which is not what the server said.
+    #[error("SCRAM channel binding negotiation error")]
+    Downgrade,
+    /// The client is bound to another channel: somebody is in between.
+    #[error("SCRAM channel binding check failed")]
+    OtherChannel,
     /// The proof or signature is wrong.
     #[error("wrong password")]
     Mismatch,
@@ -116,15 +149,27 @@ pub struct ServerExchange {
 }
 
 impl ServerExchange {
-    /// Takes the client's first message; gives the server's first.
+    /// Takes the client's first message; gives the server's first. The mechanism for bound logins was offered where
+    /// `binding` has something to bind to, and chosen where `is_bound`.
     ///
     /// # Errors
-    /// When the message is not SCRAM or asks for channel binding.
-    pub fn start(client_first: &[u8], salting: &Salting, nonce: &[u8]) -> Result<(Self, String), ScramFault> {
+    /// When the message is not SCRAM, or says of the channel what does not go with that.
+    pub fn start(
+        client_first: &[u8],
+        salting: &Salting,
+        nonce: &[u8],
+        binding: &Binding,
+        is_bound: bool,
+    ) -> Result<(Self, String), ScramFault> {
         let text = std::str::from_utf8(client_first).map_err(|_| ScramFault::Malformed)?;
         let (flag, rest) = text.split_once(',').ok_or(ScramFault::Malformed)?;
-        match flag {
-            "n" | "y" => {}
+        let mut channel_binding = format!("{flag},,").into_bytes();
+        match (flag, binding) {
+            ("n", _) | ("y", Binding::None) if !is_bound => {}
+            ("y", Binding::EndPoint(_)) if !is_bound => return Err(ScramFault::Downgrade),
+            (END_POINT, Binding::EndPoint(hash)) if is_bound => channel_binding.extend_from_slice(hash),
+            (END_POINT | "n" | "y", _) => return Err(ScramFault::ChannelBinding),
+            _ if flag.starts_with("p=") && is_bound => return Err(ScramFault::BindingType),
             _ if flag.starts_with("p=") => return Err(ScramFault::ChannelBinding),
             _ => return Err(ScramFault::Malformed),
         }
@@ -139,7 +184,7 @@ impl ServerExchange {
         let exchange = Self {
             auth_message_start: format!("{bare},{server_first}"),
             nonce,
-            channel_binding: BASE64.encode(format!("{flag},,")),
+            channel_binding: BASE64.encode(channel_binding),
         };
         Ok((exchange, server_first))
     }
@@ -153,9 +198,12 @@ impl ServerExchange {
         let text = std::str::from_utf8(client_final).map_err(|_| ScramFault::Malformed)?;
         let (without_proof, proof) = text.rsplit_once(",p=").ok_or(ScramFault::Malformed)?;
         let proof: Digest = decode(proof).ok_or(ScramFault::Malformed)?;
-        let expected = format!("c={},r={}", self.channel_binding, self.nonce);
-        if without_proof != expected {
+        let (channel, nonce) = without_proof.split_once(',').ok_or(ScramFault::Malformed)?;
+        if nonce.strip_prefix("r=") != Some(&*self.nonce) {
             return Err(ScramFault::Malformed);
+        }
+        if channel.strip_prefix("c=").ok_or(ScramFault::Malformed)? != self.channel_binding {
+            return Err(ScramFault::OtherChannel);
         }
         let auth_message = format!("{},{without_proof}", self.auth_message_start);
         for verifier in candidates {
@@ -177,6 +225,8 @@ impl ServerExchange {
 pub struct ClientExchange {
     client_first_bare: String,
     client_nonce: String,
+    /// What is said of the channel, in base64.
+    channel: String,
 }
 
 /// The client's end, before its last message: the server has said how it salts.
@@ -191,11 +241,17 @@ pub struct ClientChallenge {
 impl ClientExchange {
     /// Gives the client's first message. PostgreSQL ignores the name in it and takes the startup packet's.
     #[must_use]
-    pub fn start(nonce: &[u8]) -> (Self, String) {
+    pub fn start(nonce: &[u8], channel: Channel<'_>) -> (Self, String) {
         let client_nonce = BASE64.encode(nonce);
         let client_first_bare = format!("n=,r={client_nonce}");
-        let message = format!("n,,{client_first_bare}");
-        (Self { client_first_bare, client_nonce }, message)
+        let (flag, hash): (&str, &[u8]) = match channel {
+            Channel::Unable => ("n", &[]),
+            Channel::Unoffered => ("y", &[]),
+            Channel::Bound(hash) => (END_POINT, hash),
+        };
+        let message = format!("{flag},,{client_first_bare}");
+        let channel = BASE64.encode([flag.as_bytes(), b",,", hash].concat());
+        (Self { client_first_bare, client_nonce, channel }, message)
     }
 
     /// Takes the server's first message.
@@ -215,7 +271,7 @@ impl ClientExchange {
             return Err(ScramFault::Iterations);
         }
         let salt = BASE64.decode(salt).map_err(|_| ScramFault::Malformed)?;
-        let without_proof = format!("c=biws,r={nonce}");
+        let without_proof = format!("c={},r={nonce}", self.channel);
         let auth_message = format!("{},{text},{without_proof}", self.client_first_bare);
         Ok(ClientChallenge { salting: Salting { salt, iterations }, auth_message, without_proof })
     }
@@ -269,90 +325,4 @@ fn decode(text: &str) -> Option<Digest> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn salting() -> Salting {
-        Salting { salt: b"salt and more salt".to_vec(), iterations: 17 }
-    }
-
-    fn exchange(client_keys: &Keys, candidates: &[Verifier]) -> Result<Keys, ScramFault> {
-        let (client, client_first) = ClientExchange::start(b"client nonce");
-        let (server, server_first) =
-            ServerExchange::start(client_first.as_bytes(), &salting(), b"server nonce")?;
-        let challenge = client.challenge(server_first.as_bytes())?;
-        assert_eq!(challenge.salting, salting());
-        let (server_final, learned) = server.finish(challenge.answer(client_keys).as_bytes(), candidates)?;
-        challenge.verify(server_final.as_bytes(), client_keys)?;
-        Ok(learned)
-    }
-
-    #[test]
-    fn the_rfc_example_is_reproduced() {
-        // RFC 7677, section 3, with the password "pencil".
-        let (client, _) = ClientExchange::start(b"");
-        let client =
-            ClientExchange { client_first_bare: "n=user,r=rOprNGfwEbeRWgbNEkqO".to_owned(), ..client };
-        let challenge = client
-            .challenge(
-                b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
-            )
-            .unwrap();
-        let keys = Keys::derive("pencil", &challenge.salting);
-        assert_eq!(
-            challenge.answer(&keys),
-            "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
-             p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
-        );
-        challenge.verify(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", &keys).unwrap();
-    }
-
-    #[test]
-    fn a_proof_reveals_the_keys_that_it_was_made_with() {
-        let keys = Keys::derive("secret", &salting());
-        assert_eq!(exchange(&keys, std::slice::from_ref(&keys.verifier)), Ok(keys));
-    }
-
-    #[test]
-    fn either_password_of_a_rotation_is_right_and_no_other() {
-        let [old, new, wrong] = ["old", "new", "wrong"].map(|p| Keys::derive(p, &salting()));
-        let candidates = [new.verifier.clone(), old.verifier.clone()];
-        assert_eq!(exchange(&old, &candidates), Ok(old.clone()));
-        assert_eq!(exchange(&new, &candidates), Ok(new.clone()));
-        assert_eq!(exchange(&wrong, &candidates), Err(ScramFault::Mismatch));
-        assert_eq!(exchange(&wrong, &[]), Err(ScramFault::Mismatch));
-    }
-
-    #[test]
-    fn a_stored_verifier_is_read() {
-        // Made by PostgreSQL 15: CREATE ROLE r PASSWORD 'secret'.
-        let keys = Keys::derive("secret", &salting());
-        let text = format!(
-            "SCRAM-SHA-256$17:{}${}:{}",
-            BASE64.encode(salting().salt),
-            BASE64.encode(keys.verifier.stored_key),
-            BASE64.encode(keys.verifier.server_key)
-        );
-        assert_eq!(Verifier::parse(&text), Some((salting(), keys.verifier)));
-        for broken in ["", "md5abc", "SCRAM-SHA-256$0:c2FsdA==$eA==:eA==", "SCRAM-SHA-256$17:c2FsdA==$eA=="] {
-            assert_eq!(Verifier::parse(broken), None, "{broken}");
-        }
-    }
-
-    #[test]
-    fn broken_messages_are_refused() {
-        let start = |message: &str| ServerExchange::start(message.as_bytes(), &salting(), b"n").map(|_| ());
-        assert_eq!(start("p=tls-server-end-point,,n=,r=x"), Err(ScramFault::ChannelBinding));
-        for message in ["", "n", "n,,", "n,,n=", "n,,n=,r=", "x,,n=,r=a", "n,a=b,n=,r=a", "n,,n=,r=a,b"] {
-            assert_eq!(start(message), Err(ScramFault::Malformed), "{message}");
-        }
-        let challenge = |message: &str| {
-            let (client, _) = ClientExchange::start(b"abc");
-            client.challenge(message.as_bytes()).map(|_| ())
-        };
-        assert_eq!(challenge("r=YWJjx,s=c2FsdA==,i=99999999"), Err(ScramFault::Iterations));
-        for message in ["", "r=other,s=c2FsdA==,i=1", "r=YWJj,s=c2FsdA==,i=1", "r=YWJjx,s=!,i=1"] {
-            assert_eq!(challenge(message), Err(ScramFault::Malformed), "{message}");
-        }
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::auth::scram::{Keys, MECHANISM, Salting, ScramFault, ServerExchange};
+use crate::auth::scram::{BOUND_MECHANISM, Binding, Keys, MECHANISM, Salting, ScramFault, ServerExchange};
 use crate::auth::users::User;
 use crate::wire::backend::put_authentication;
 use crate::wire::codec::{split_cstr, split_i32};
@@ -20,6 +20,7 @@ const SASL_FINAL: i32 = 12;
 pub struct ClientLogin {
     user: Option<Arc<User>>,
     salting: Salting,
+    binding: Binding,
     state: State,
 }
 
@@ -53,11 +54,16 @@ pub enum LoginFault {
 }
 
 impl ClientLogin {
-    /// Begins a login: writes the offer. `mock` is the salting that an unknown user is shown.
-    pub fn start(user: Option<Arc<User>>, mock: Salting, out: &mut Vec<u8>) -> Self {
+    /// Begins a login: writes the offer, of a bound login first where there is something to bind to. `mock` is the salting
+    /// that an unknown user is shown.
+    pub fn start(user: Option<Arc<User>>, mock: Salting, binding: Binding, out: &mut Vec<u8>) -> Self {
         let salting = user.as_ref().map_or(mock, |user| user.salting.clone());
-        put_authentication(out, SASL, format!("{MECHANISM}\0\0").as_bytes());
-        Self { user, salting, state: State::Offered }
+        let offer = match binding {
+            Binding::None => format!("{MECHANISM}\0\0"),
+            Binding::EndPoint(_) => format!("{BOUND_MECHANISM}\0{MECHANISM}\0\0"),
+        };
+        put_authentication(out, SASL, offer.as_bytes());
+        Self { user, salting, binding, state: State::Offered }
     }
 
     /// Takes a whole message of the client's. `nonce` is used once, for the server's first message.
@@ -78,7 +84,8 @@ impl ClientLogin {
     ) -> Result<LoginStep, LoginFault> {
         const MALFORMED: LoginFault = LoginFault::Protocol(ScramFault::Malformed);
         let (mechanism, rest) = split_cstr(body(message)?).ok_or(MALFORMED)?;
-        if mechanism != MECHANISM.as_bytes() {
+        let is_bound = mechanism == BOUND_MECHANISM.as_bytes() && self.binding != Binding::None;
+        if !is_bound && mechanism != MECHANISM.as_bytes() {
             return Err(LoginFault::Mechanism);
         }
         let (length, data) = split_i32(rest).ok_or(MALFORMED)?;
@@ -86,7 +93,8 @@ impl ClientLogin {
             return Err(MALFORMED);
         }
         let (exchange, server_first) =
-            ServerExchange::start(data, &self.salting, nonce).map_err(LoginFault::Protocol)?;
+            ServerExchange::start(data, &self.salting, nonce, &self.binding, is_bound)
+                .map_err(LoginFault::Protocol)?;
         put_authentication(out, SASL_CONTINUE, server_first.as_bytes());
         self.state = State::Challenged(exchange);
         Ok(LoginStep::Continue)
@@ -102,9 +110,12 @@ impl ClientLogin {
         let (server_final, keys): (String, Keys) =
             exchange.finish(body(message)?, &candidates).map_err(|fault| match fault {
                 ScramFault::Mismatch => LoginFault::Password,
-                ScramFault::Malformed | ScramFault::ChannelBinding | ScramFault::Iterations => {
-                    LoginFault::Protocol(fault)
-                }
+                ScramFault::Malformed
+                | ScramFault::ChannelBinding
+                | ScramFault::BindingType
+                | ScramFault::Downgrade
+                | ScramFault::OtherChannel
+                | ScramFault::Iterations => LoginFault::Protocol(fault),
             })?;
         if let Some(user) = &self.user {
             user.learn(keys);
@@ -125,16 +136,16 @@ fn body(message: &[u8]) -> Result<&[u8], LoginFault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::scram::{ClientExchange, mock_salting};
+    use crate::auth::scram::{Channel, ClientExchange, mock_salting};
     use crate::wire::backend::{Authentication, authentication};
     use crate::wire::frame::header;
     use crate::wire::frontend::{put_sasl_initial, put_sasl_response};
 
     fn login(user: Option<Arc<User>>, password: &str) -> LoginStep {
         let mut out = Vec::new();
-        let mut login = ClientLogin::start(user, mock_salting(b"secret", "nobody"), &mut out);
+        let mut login = ClientLogin::start(user, mock_salting(b"secret", "nobody"), Binding::None, &mut out);
         assert!(matches!(authentication(&out), Some(Authentication::Sasl(m)) if m == [MECHANISM.as_bytes()]));
-        let (client, first) = ClientExchange::start(b"nonce");
+        let (client, first) = ClientExchange::start(b"nonce", Channel::Unable);
         let mut message = Vec::new();
         put_sasl_initial(&mut message, MECHANISM, first.as_bytes());
         out.clear();
@@ -172,7 +183,7 @@ mod tests {
     #[test]
     fn another_mechanism_is_refused() {
         let mut out = Vec::new();
-        let mut login = ClientLogin::start(None, mock_salting(b"s", "n"), &mut out);
+        let mut login = ClientLogin::start(None, mock_salting(b"s", "n"), Binding::None, &mut out);
         let mut message = Vec::new();
         put_sasl_initial(&mut message, "SCRAM-SHA-256-PLUS", b"n,,n=,r=x");
         assert_eq!(login.take(&message, b"x", &mut out), LoginStep::Failed(LoginFault::Mechanism));

@@ -114,7 +114,7 @@ async fn exchange(server: &mut ServerConnection, step: &Step) -> Result<Answer, 
     let mut first = None;
     loop {
         let read = poll_fn(|cx| {
-            if let std::task::Poll::Ready(Err(error)) = server.outbox.poll_send(&server.stream, cx) {
+            if let std::task::Poll::Ready(Err(error)) = server.outbox.poll_send(&mut server.stream, cx) {
                 // The server may have said why it closed.
                 server.outbox.clear();
                 tracing::debug!(%error, "a request cannot be sent to the mirror");

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use crate::auth::users::Credentials;
-use crate::cancel::deliver;
 use crate::fleet::View;
 use crate::mirror::hub::{Hub, Next, Stream};
 use crate::mirror::ledger::locked;
@@ -24,9 +23,12 @@ use crate::mirror::rewrite::{RolledBack, may_set, rolled_back, texts};
 use crate::mirror::unit::Unit;
 use crate::pool::lease::{Lease, Slot};
 use crate::pool::server_pool::{Grant, PoolLimits, Request, SWEEP_INTERVAL, ServerPool, Taken};
-use crate::server::connect::{ConnectError, Endpoint, Want, connect};
+use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::{Identities, Identity, WorkerId};
+use crate::server::endpoint::Endpoint;
 use crate::server::settings::Settings;
+use crate::tls::servers::ServerTls;
+use crate::tls::store::Side;
 
 /// How often the breaker is looked at.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -59,6 +61,8 @@ pub struct Service {
     pub identities: Arc<Identities>,
     /// No settings.
     pub settings: Arc<Settings>,
+    /// TLS with the mirror.
+    pub tls: Arc<Side<ServerTls>>,
 }
 
 /// A mirror that is in effect.
@@ -76,6 +80,7 @@ struct Shared {
     credentials: Arc<Credentials>,
     identities: Arc<Identities>,
     settings: Arc<Settings>,
+    tls: Arc<Side<ServerTls>>,
     target: Mutex<Option<Arc<Target>>>,
 }
 
@@ -87,6 +92,7 @@ impl Service {
             credentials: self.credentials,
             identities: self.identities,
             settings: self.settings,
+            tls: self.tls,
             target: Mutex::default(),
         });
         let mut ticks = interval(TICK);
@@ -150,7 +156,7 @@ impl Shared {
             }
         }
         self.switch_off();
-        let endpoint = Endpoint { host: wanted.host.clone(), port: wanted.port };
+        let endpoint = Endpoint { host: wanted.host.clone(), port: wanted.port, tls: Arc::clone(&self.tls) };
         info!(%endpoint, statements = ?wanted.statements, "transactions are copied");
         self.hub.reset();
         self.hub.ledger.begin(endpoint.to_string());
@@ -271,10 +277,10 @@ impl Shared {
             }
             Err(_) => {
                 self.hub.fail("a transaction took too long".to_owned());
-                let (peer, key) = (lease.peer, Arc::clone(&lease.cancel_key));
+                let cancel = Arc::clone(&lease.cancel);
                 drop(lease);
                 // What it still runs there is nobody's any more.
-                let _ = timeout(CLEAN_TIMEOUT, deliver(peer, &key)).await;
+                let _ = timeout(CLEAN_TIMEOUT, cancel.request()).await;
                 Err(Loss::Deadline)
             }
         }

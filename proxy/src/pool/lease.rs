@@ -93,7 +93,7 @@ impl Slot {
     /// When the system has no further handle for its socket; the connection is closed then.
     pub fn fill(mut self, mut connection: Box<ServerConnection>) -> std::io::Result<Lease> {
         let pool = self.pool.as_ref().expect("a slot holds its pool until it is filled");
-        connection.held = pool.leash.hold(&connection.stream)?;
+        connection.held = pool.leash.hold(connection.stream.tcp())?;
         let pool = self.pool.take().expect("a slot holds its pool until it is filled");
         Ok(Lease::new(pool, connection))
     }

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::pool::lease::{Lease, Slot};
 use crate::pool::waiters::{Waiter, Waiters};
-use crate::server::connect::Endpoint;
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::endpoint::Endpoint;
 use crate::server::leash::Leash;
 use crate::server::settings::Settings;
 

@@ -5,46 +5,36 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use pgrouting_contract::report::CredentialState;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use crate::auth::answer::{AnswerFault, AnswerStep, ServerLogin};
-use crate::auth::scram::Keys;
+use crate::auth::scram::{Binding, Keys};
 use crate::auth::users::User;
+use crate::server::cancel_target::CancelTarget;
 use crate::server::connection::{Identity, Parameters, ServerConnection, WorkerId};
+use crate::server::dial::{DialFault, TlsFault, dial, dial_clear};
+use crate::server::endpoint::Endpoint;
 use crate::server::leash::Held;
 use crate::server::prepared::PreparedSet;
 use crate::server::replies::Replies;
+use crate::socket::stream::Stream;
 use crate::socket::{Inbox, Outbox};
+use crate::tls::binding::server_end_point;
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{self, authentication, error_field};
-use crate::wire::frame::{HEADER_LEN, header};
+use crate::wire::frame::header;
 use crate::wire::sqlstate;
 use crate::wire::startup::{CancelKey, put_startup};
 
 /// The longest message that a server may send before it is ready, in bytes.
 const HANDSHAKE_MESSAGE_MAX: usize = 64 * 1024;
 
+/// Bytes that one read of the handshake may bring.
+const READ_BYTES: usize = 2048;
+
 /// Secrets of one user that are tried before giving up; each try is a connection.
 const ATTEMPTS_MAX: usize = 4;
-
-/// Where a server is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    /// Its host name or address.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-}
-
-impl std::fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
 
 /// What a new connection is to be.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +69,9 @@ pub enum ConnectError {
     /// The server cannot be reached, or closed the connection.
     #[error("{0}")]
     Unreachable(#[from] io::Error),
+    /// It cannot be spoken to over TLS as it must be.
+    #[error("{0}")]
+    Tls(TlsFault),
     /// It took too long.
     #[error("no answer in {0:?}")]
     Timeout(Duration),
@@ -98,11 +91,21 @@ impl ConnectError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Timeout(_) => true,
+            // Certificates are replaced and settings put right, and the server is as good as gone until then.
+            Self::Unreachable(_) | Self::Tls(_) | Self::Timeout(_) => true,
             Self::Refused(message) => {
                 matches!(error_field(message, b'C'), Some(b"57P01" | b"57P02" | b"57P03"))
             }
             Self::Login(_) | Self::Protocol(_) => false,
+        }
+    }
+}
+
+impl From<DialFault> for ConnectError {
+    fn from(fault: DialFault) -> Self {
+        match fault {
+            DialFault::Unreachable(error) => Self::Unreachable(error),
+            DialFault::Tls(fault) => Self::Tls(fault),
         }
     }
 }
@@ -119,9 +122,17 @@ fn error_text(message: &[u8]) -> String {
 pub async fn connect(want: Want<'_>) -> Result<Box<ServerConnection>, ConnectError> {
     let attempts = async {
         let mut attempt = 0;
+        let mut is_clear = false;
         loop {
-            let mut login = ServerLogin::start(Arc::clone(want.user), attempt);
-            let outcome = Handshake::open(want.endpoint).await?.run(want, &mut login).await;
+            let handshake = Handshake::open(want.endpoint, is_clear).await?;
+            let may_be_clear = handshake.may_be_clear(want.endpoint);
+            let mut login = ServerLogin::start(Arc::clone(want.user), attempt, handshake.binding());
+            let outcome = handshake.run(want, &mut login).await;
+            if may_be_clear && outcome.as_ref().is_err_and(is_unwelcome) {
+                // As libpq's `prefer`: a server may let in only who comes in clear text.
+                is_clear = true;
+                continue;
+            }
             match &outcome {
                 Ok(_) => {
                     login.accepted();
@@ -143,6 +154,7 @@ pub async fn connect(want: Want<'_>) -> Result<Box<ServerConnection>, ConnectErr
                 Err(
                     ConnectError::Refused(_)
                     | ConnectError::Unreachable(_)
+                    | ConnectError::Tls(_)
                     | ConnectError::Timeout(_)
                     | ConnectError::Protocol(_),
                 ) => {}
@@ -159,21 +171,45 @@ fn is_login_refusal(message: &[u8]) -> bool {
         || code == Some(sqlstate::INVALID_AUTHORIZATION.as_bytes())
 }
 
+/// Whether a server has turned a login away for something other than its password.
+fn is_unwelcome(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Refused(message)
+        if error_field(message, b'C') == Some(sqlstate::INVALID_AUTHORIZATION.as_bytes()))
+}
+
 /// A socket before the server is ready.
 struct Handshake {
-    stream: TcpStream,
-    inbox: BytesMut,
+    stream: Stream,
+    inbox: Inbox,
+    /// The settings of TLS that it was opened under.
+    revision: u64,
 }
 
 impl Handshake {
-    async fn open(endpoint: &Endpoint) -> Result<Self, ConnectError> {
-        let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
-        stream.set_nodelay(true)?;
-        let keepalive = socket2::TcpKeepalive::new()
-            .with_time(Duration::from_secs(30))
-            .with_interval(Duration::from_secs(10));
-        socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-        Ok(Self { stream, inbox: BytesMut::with_capacity(2048) })
+    async fn open(endpoint: &Endpoint, is_clear: bool) -> Result<Self, ConnectError> {
+        let revision = endpoint.tls.revision();
+        let address = (endpoint.host.as_str(), endpoint.port);
+        let stream = if is_clear { dial_clear(address).await } else { dial(address, endpoint).await }?;
+        Ok(Self { stream, inbox: Inbox::default(), revision })
+    }
+
+    /// Whether it is encrypted and need not be.
+    fn may_be_clear(&self, endpoint: &Endpoint) -> bool {
+        self.stream.is_secure() && endpoint.tls.current().is_some_and(|tls| tls.is_optional)
+    }
+
+    /// What the login can be bound to.
+    fn binding(&self) -> Binding {
+        match self.stream.channel().map(|channel| channel.peer_certificate()) {
+            None => Binding::None,
+            Some(certificate) => certificate
+                .and_then(|certificate| server_end_point(certificate))
+                .map_or(Binding::None, Binding::EndPoint),
+        }
+    }
+
+    async fn send(&mut self, outbox: &mut Outbox) -> io::Result<()> {
+        poll_fn(|cx| outbox.poll_send(&mut self.stream, cx)).await
     }
 
     async fn run(
@@ -181,7 +217,7 @@ impl Handshake {
         want: Want<'_>,
         login: &mut ServerLogin,
     ) -> Result<Box<ServerConnection>, ConnectError> {
-        let mut out = Vec::with_capacity(256);
+        let mut out = Outbox::default();
         let mut parameters = vec![("user", &*want.identity.user), ("database", &*want.identity.database)];
         let wished = want.identity.settings.values();
         parameters.extend(
@@ -191,11 +227,11 @@ impl Handshake {
                 .map(|(name, value)| (name.as_str(), value.as_str())),
         );
         parameters.extend(wished.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        put_startup(&mut out, &parameters);
-        self.stream.write_all(&out).await?;
+        put_startup(out.bytes(), &parameters);
+        self.send(&mut out).await?;
         self.log_in(login).await?;
         let mut parameters = Parameters::default();
-        let mut cancel_key = CancelKey { process_id: 0, secret: Vec::new() };
+        let mut key = CancelKey { process_id: 0, secret: Vec::new() };
         loop {
             let message = self.message().await?;
             match message.first() {
@@ -205,21 +241,25 @@ impl Handshake {
                     }
                 }
                 Some(&backend::BACKEND_KEY_DATA) => {
-                    cancel_key = backend::backend_key(&message)
+                    key = backend::backend_key(&message)
                         .ok_or(ConnectError::Protocol("malformed BackendKeyData"))?;
                 }
                 Some(&backend::NOTICE_RESPONSE) => {}
                 Some(&backend::READY_FOR_QUERY) => break,
-                Some(&backend::ERROR_RESPONSE) => return Err(ConnectError::Refused(message.to_vec())),
+                Some(&backend::ERROR_RESPONSE) => return Err(ConnectError::Refused(message)),
                 _ => return Err(ConnectError::Protocol("unexpected message after the login")),
             }
         }
         let now = Instant::now();
         Ok(Box::new(ServerConnection {
-            peer: self.stream.peer_addr()?,
+            cancel: Arc::new(CancelTarget {
+                peer: self.stream.tcp().peer_addr()?,
+                key,
+                endpoint: want.endpoint.clone(),
+                revision: self.revision,
+            }),
             stream: self.stream,
             identity: Arc::clone(want.identity),
-            cancel_key: Arc::new(cancel_key),
             home: want.home,
             opened_at: now,
             idle_since: 0,
@@ -234,7 +274,7 @@ impl Handshake {
             is_unsynced: false,
             is_copying_in: false,
             is_retried: false,
-            inbox: Inbox::with(self.inbox.to_vec()),
+            inbox: self.inbox,
             cleared: 0,
             passing: 0,
             outbox: Outbox::default(),
@@ -243,46 +283,43 @@ impl Handshake {
     }
 
     async fn log_in(&mut self, login: &mut ServerLogin) -> Result<(), ConnectError> {
-        let mut out = Vec::new();
+        let mut out = Outbox::default();
         loop {
             let message = self.message().await?;
             match message.first() {
                 Some(&backend::AUTHENTICATION) => {}
-                Some(&backend::ERROR_RESPONSE) => return Err(ConnectError::Refused(message.to_vec())),
+                Some(&backend::ERROR_RESPONSE) => return Err(ConnectError::Refused(message)),
                 Some(&backend::NOTICE_RESPONSE) => continue,
                 _ => return Err(ConnectError::Protocol("unexpected message during the login")),
             }
             let request =
                 authentication(&message).ok_or(ConnectError::Protocol("malformed authentication request"))?;
             let nonce: [u8; 18] = rand::random();
-            match login.take(&request, &nonce, &mut out)? {
+            match login.take(&request, &nonce, out.bytes())? {
                 AnswerStep::Done => return Ok(()),
                 AnswerStep::Continue => {}
                 AnswerStep::Derive(password, salting) => {
                     let keys = tokio::task::spawn_blocking(move || Keys::derive(&password, &salting))
                         .await
                         .map_err(io::Error::other)?;
-                    login.answer(keys, &mut out);
+                    login.answer(keys, out.bytes());
                 }
             }
-            self.stream.write_all(&out).await?;
-            out.clear();
+            self.send(&mut out).await?;
         }
     }
 
     /// The next whole message. Cancel-safe: what was read stays in the inbox.
-    async fn message(&mut self) -> Result<BytesMut, ConnectError> {
+    async fn message(&mut self) -> Result<Vec<u8>, ConnectError> {
         loop {
             let header = header(&self.inbox, HANDSHAKE_MESSAGE_MAX)
                 .map_err(|_| ConnectError::Protocol("impossible message length"))?;
-            match header {
-                Some(header) if self.inbox.len() >= header.total => {
-                    return Ok(self.inbox.split_to(header.total));
-                }
-                Some(header) => self.inbox.reserve(header.total),
-                None => self.inbox.reserve(HEADER_LEN),
+            if let Some(message) = header.and_then(|header| self.inbox.get(..header.total)) {
+                let message = message.to_vec();
+                self.inbox.advance(message.len());
+                return Ok(message);
             }
-            if self.stream.read_buf(&mut self.inbox).await? == 0 {
+            if poll_fn(|cx| self.inbox.poll_read(&mut self.stream, cx, READ_BYTES)).await? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
         }
@@ -310,7 +347,7 @@ impl ServerConnection {
     ) -> Result<Vec<Vec<Option<String>>>, ConnectError> {
         crate::wire::frontend::put_query(self.outbox.bytes(), sql);
         self.unnamed = None;
-        poll_fn(|cx| self.outbox.poll_send(&self.stream, cx)).await?;
+        poll_fn(|cx| self.outbox.poll_send(&mut self.stream, cx)).await?;
         let mut rows = Vec::new();
         let mut error = None;
         loop {

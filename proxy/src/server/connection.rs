@@ -2,24 +2,21 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use socket2::SockRef;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use crate::server::cancel_target::CancelTarget;
 use crate::server::leash::Held;
 use crate::server::prepared::PreparedSet;
 use crate::server::replies::Replies;
 use crate::server::settings::Settings;
+use crate::socket::stream::Stream;
 use crate::socket::{Inbox, Outbox};
 use crate::transaction::TransactionStatus;
 use crate::wire::frame::header;
 use crate::wire::frontend::TERMINATE_MESSAGE;
-use crate::wire::startup::CancelKey;
 
 /// Bytes that one read from a server may bring.
 pub const READ_BYTES: usize = 16 * 1024;
@@ -51,13 +48,11 @@ pub struct WorkerId(pub u16);
 #[derive(Debug)]
 pub struct ServerConnection {
     /// Its socket.
-    pub stream: TcpStream,
-    /// Where it leads, as resolved: a cancel request must go to the same server.
-    pub peer: SocketAddr,
+    pub stream: Stream,
     /// Who it is logged in as.
     pub identity: Arc<Identity>,
     /// What cancels its query.
-    pub cancel_key: Arc<CancelKey>,
+    pub cancel: Arc<CancelTarget>,
     /// The thread that its socket is registered with.
     pub home: WorkerId,
     /// Since when it is open.
@@ -106,7 +101,7 @@ impl ServerConnection {
     /// # Errors
     /// When the socket fails.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.inbox.poll_read(&self.stream, cx, READ_BYTES)
+        self.inbox.poll_read(&mut self.stream, cx, READ_BYTES)
     }
 
     /// Whether nothing is under way: it is between transactions and everything has been passed on.
@@ -126,16 +121,7 @@ impl ServerConnection {
     /// server says something to an idle connection when it ends it, so that is no longer fit either. Costs a system
     /// call only where something may have come that this process has not been told of yet.
     pub fn is_fit(&mut self) -> bool {
-        if !self.is_at_rest() {
-            return false;
-        }
-        let silence = if !self.was_idle_long {
-            // Where no readiness was reported this is not even a system call.
-            self.stream.try_read(&mut [0; 1])
-        } else {
-            SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit(); 1])
-        };
-        silence.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.is_at_rest() && self.stream.is_silent(self.was_idle_long)
     }
 
     /// The major version of the server; 0 where it did not say.
@@ -161,13 +147,13 @@ impl ServerConnection {
             return Ok(self);
         }
         let this = *self;
-        let stream = TcpStream::from_std(this.stream.into_std()?)?;
+        let stream = this.stream.reregister()?;
         Ok(Box::new(Self { stream, home, ..this }))
     }
 
     /// Says goodbye and closes. The server notices the close anyway, so a full socket does not matter.
-    pub fn close(self: Box<Self>) {
-        let _ = self.stream.try_write(&TERMINATE_MESSAGE);
+    pub fn close(mut self: Box<Self>) {
+        self.stream.part_with(&TERMINATE_MESSAGE);
     }
 
     /// The whole message at position `at` of the inbox, if it is there; else `None`.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::auth::users::Credentials;
-use crate::server::connect::{ConnectError, Endpoint, Want, connect};
+use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
+use crate::server::endpoint::Endpoint;
 use crate::server::settings::Settings;
 
 /// As whom, to what, and under which name such connections are opened.

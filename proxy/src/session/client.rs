@@ -3,12 +3,11 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use tokio::net::TcpStream;
-
 use crate::mirror::recorder::Recorder;
 use crate::session::prepared::ClientStatements;
 use crate::session::routing::Routing;
 use crate::session::state::State;
+use crate::socket::stream::Stream;
 use crate::socket::{Inbox, Outbox};
 
 /// Bytes that the first read of a request may bring: most requests fit, and a buffer of that size costs the allocator
@@ -22,7 +21,7 @@ const READ_BYTES: usize = 8 * 1024;
 #[derive(Debug)]
 pub struct Client {
     /// Its socket.
-    pub stream: TcpStream,
+    pub stream: Stream,
     /// What it has sent and nobody has taken yet. Holds no memory while it is empty and the client idle.
     pub inbox: Inbox,
     /// What it is to get.
@@ -46,7 +45,7 @@ pub struct Client {
 impl Client {
     /// A client whose first bytes, if it sent any with its login, are in `inbox`.
     #[must_use]
-    pub fn new(stream: TcpStream, inbox: Inbox, state: State, routing: Routing, recorder: Recorder) -> Self {
+    pub fn new(stream: Stream, inbox: Inbox, state: State, routing: Routing, recorder: Recorder) -> Self {
         Self {
             stream,
             inbox,
@@ -67,7 +66,7 @@ impl Client {
     /// When the socket fails.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let count = if self.inbox.is_at_rest() { FIRST_READ_BYTES } else { READ_BYTES };
-        self.inbox.poll_read(&self.stream, cx, count)
+        self.inbox.poll_read(&mut self.stream, cx, count)
     }
 
     /// Sends what it is to get. `Ready` means all of it.
@@ -75,7 +74,7 @@ impl Client {
     /// # Errors
     /// When the socket fails.
     pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outbox.poll_send(&self.stream, cx)
+        self.outbox.poll_send(&mut self.stream, cx)
     }
 
     /// Gives the buffers' memory back while there is nothing in them.
@@ -83,6 +82,7 @@ impl Client {
         self.inbox.rest();
         self.statements.rest();
         self.outbox.rest();
+        self.stream.rest();
     }
 
     /// Drops what nobody wants from the front of the inbox. Tells whether there is more to be dropped.

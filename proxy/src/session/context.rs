@@ -27,6 +27,7 @@ use crate::server::settings::SettingsRegistry;
 use crate::session::relay::Seen;
 use crate::session::state::Databases;
 use crate::sites::Sites;
+use crate::tls::store::TlsStore;
 use crate::transaction::PinReason;
 
 /// Clients that are asked to leave in one second when the process stops, so that those who take them over are not
@@ -71,6 +72,8 @@ pub struct Context {
     pub identities: Arc<Identities>,
     /// What servers report at a login.
     pub greetings: Greetings,
+    /// TLS with clients and servers.
+    pub tls: Arc<TlsStore>,
     /// How many clients there are.
     pub clients: ClientCount,
     /// What mock salts are made of.

@@ -1,11 +1,10 @@
 //! How sessions end: what the client is told, and what becomes of the connection.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -13,7 +12,8 @@ use crate::error::{ClientError, ErrorKind};
 use crate::pool::lease::Lease;
 use crate::session::exchange::Stop;
 use crate::session::request::RequestFault;
-use crate::socket::Outbox;
+use crate::socket::stream::Stream;
+use crate::socket::{Inbox, Outbox};
 use crate::transaction::PinReason;
 use crate::wire::sqlstate;
 
@@ -134,14 +134,16 @@ pub fn of(
 }
 
 /// Sends what is left to be sent and closes. A client that does not read is not waited for.
-pub async fn send_last(stream: &mut TcpStream, outbox: &mut Outbox) {
+pub async fn send_last(stream: &mut Stream, outbox: &mut Outbox) {
     let goodbye = async {
-        std::future::poll_fn(|cx| outbox.poll_send(&*stream, cx)).await?;
-        stream.shutdown().await?;
+        poll_fn(|cx| outbox.poll_send(stream, cx)).await?;
+        stream.end().await?;
         // What the client has sent meanwhile is read: closing over it would reset the connection, and the client
         // might never see its last message.
-        let mut rest = [0; 1024];
-        while stream.read(&mut rest).await? > 0 {}
+        let mut rest = Inbox::default();
+        while poll_fn(|cx| rest.poll_read(stream, cx, 1024)).await? > 0 {
+            rest.advance(rest.len());
+        }
         Ok::<(), io::Error>(())
     };
     // A client that has gone, or does not read, loses nothing that it wanted.

@@ -18,7 +18,6 @@ use crate::session::request::RequestFault;
 use crate::session::turns::Turns;
 use crate::session::usual::{clear_usual, forward_usual};
 use crate::session::waiting::{Next, next};
-use crate::socket::poll_write;
 
 /// Bytes of a client that are read ahead of the server.
 const READ_AHEAD_MAX: usize = 256 * 1024;
@@ -129,8 +128,9 @@ impl Exchange<'_> {
                 // A client that leaves in the middle of something leaves the connection in the middle too.
                 Forwarded::Terminate => return Err(Stop::Terminated),
             }
-            if !self.server.outbox.is_empty() {
-                match self.server.outbox.poll_send(&self.server.stream, cx) {
+            if !self.server.outbox.is_empty() || !self.server.stream.is_flushed() {
+                let server = &mut *self.server;
+                match server.outbox.poll_send(&mut server.stream, cx) {
                     Poll::Ready(Ok(())) => {}
                     // The server may have said why it closed; that is read below.
                     Poll::Ready(Err(_)) => self.server.outbox.clear(),
@@ -159,22 +159,27 @@ impl Exchange<'_> {
         }
         while self.server.cleared > 0 {
             let cleared = self.server.inbox.get(..self.server.cleared).unwrap_or_default();
-            match poll_write(&self.client.stream, cx, cleared) {
+            match self.client.stream.poll_write(cx, cleared) {
                 Poll::Ready(Ok(count)) => {
                     self.client.recorder.tap(cleared.get(..count).unwrap_or_default());
                     self.server.inbox.advance(count);
                     self.server.cleared -= count;
                 }
                 Poll::Ready(Err(error)) => return Err(Stop::ClientGone(error)),
-                Poll::Pending => break,
+                Poll::Pending => return Ok(()),
             }
+        }
+        if !self.client.stream.is_flushed()
+            && let Poll::Ready(Err(error)) = self.client.stream.poll_flush(cx)
+        {
+            return Err(Stop::ClientGone(error));
         }
         Ok(())
     }
 
     fn pull_from_server(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
         // A client that is slow is not read ahead of.
-        if self.server.cleared > 0 || !self.client.outbox.is_empty() {
+        if self.server.cleared > 0 || !self.client.outbox.is_empty() || !self.client.stream.is_flushed() {
             return Ok(false);
         }
         if self.progress.seen.is_fatal {
@@ -216,6 +221,7 @@ impl Exchange<'_> {
         self.progress.is_begun
             && self.server.is_at_rest()
             && self.client.outbox.is_empty()
+            && self.client.stream.is_flushed()
             && self.client.streaming == 0
             && self.client.discarding == 0
     }

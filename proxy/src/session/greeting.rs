@@ -31,7 +31,7 @@ pub async fn greet(
     if !client.state.is_tracked {
         // Boxed, so that the rare wait does not make every session larger.
         let lease = Box::pin(lease_with_settings(client, tenancy)).await?;
-        cancel.take_process_id(lease.cancel_key.process_id);
+        cancel.take_process_id(lease.cancel.key.process_id);
         put_greeting(client, &lease.parameters, cancel);
         return Ok(Some(lease));
     }

@@ -76,6 +76,10 @@ impl Session {
     pub(super) async fn run(mut self) {
         let worker = Arc::clone(&self.tenancy.worker);
         worker.metrics.clients.add_one();
+        let is_secure = self.client.stream.is_secure();
+        if is_secure {
+            worker.metrics.clients_secure.add_one();
+        }
         let mut drain = pin!(worker.drained(self.tenancy.context.clients.count()));
         let mut kill = pin!(worker.kill.cancelled());
         let mut signals = Signals {
@@ -123,7 +127,9 @@ impl Session {
             End::Refused(message) => self.client.outbox.bytes().extend_from_slice(message),
             End::Left | End::Closed => {}
         }
-        if !matches!(end, End::Left) {
+        if matches!(end, End::Left) {
+            self.client.stream.part_with(&[]);
+        } else {
             end::send_last(&mut self.client.stream, &mut self.client.outbox).await;
         }
         self.count_pin(None);
@@ -131,6 +137,9 @@ impl Session {
         let kept = self.kept.take().filter(|_| !self.client.state.is_spoilt());
         drop(self);
         metrics.clients.take_one();
+        if is_secure {
+            metrics.clients_secure.take_one();
+        }
         if let Some((_, lease)) = kept {
             end::reset(lease).await;
         }
@@ -255,7 +264,7 @@ impl Session {
     pub(super) fn begin(&mut self, lease: Lease) -> Running {
         copying::begin(&mut self.client, &self.tenancy, &self.decision, self.pinned);
         let is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
-        self.cancel.begin(lease.peer, &lease.cancel_key, is_preparing);
+        self.cancel.begin(&lease.cancel, is_preparing);
         self.tenancy.worker.metrics.clients_active.add_one();
         Running { lease, progress: Progress::default(), is_preparing }
     }

@@ -307,16 +307,17 @@ impl Tenancy {
                     "The user may have been removed from the pool, or its password changed: log in again.",
                 ),
             )),
-            ConnectError::Unreachable(_) | ConnectError::Timeout(_) | ConnectError::Protocol(_) => {
-                Ok(Refusal::Proxy(
-                    ClientError::error(
-                        ErrorKind::Server,
-                        sqlstate::CANNOT_CONNECT,
-                        format!("cannot connect to server \"{name}\""),
-                    )
-                    .with_hint("The proxy's log and its report say why."),
-                ))
-            }
+            ConnectError::Unreachable(_)
+            | ConnectError::Tls(_)
+            | ConnectError::Timeout(_)
+            | ConnectError::Protocol(_) => Ok(Refusal::Proxy(
+                ClientError::error(
+                    ErrorKind::Server,
+                    sqlstate::CANNOT_CONNECT,
+                    format!("cannot connect to server \"{name}\""),
+                )
+                .with_hint("The proxy's log and its report say why."),
+            )),
         }
     }
 

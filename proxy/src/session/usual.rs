@@ -11,7 +11,6 @@ use crate::session::client::Client;
 use crate::session::forward::record;
 use crate::session::relay::{Seen, is_plain_tag};
 use crate::session::request::COLLECTED_MAX;
-use crate::socket::poll_write;
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{
     BIND_COMPLETE, COMMAND_COMPLETE, DATA_ROW, NO_DATA, PARSE_COMPLETE, READY_FOR_QUERY, ROW_DESCRIPTION,
@@ -46,7 +45,7 @@ pub fn forward_usual(client: &mut Client, server: &mut ServerConnection, cx: &mu
         record(client, &inbox);
         client.inbox = inbox;
     }
-    let sent = match poll_write(&server.stream, cx, &client.inbox) {
+    let sent = match server.stream.poll_write(cx, &client.inbox) {
         Poll::Ready(Ok(sent)) => sent,
         // What is wrong shows when the rest is sent.
         Poll::Ready(Err(_)) | Poll::Pending => 0,

@@ -11,6 +11,9 @@ pub const STARTUP_LEN_MAX: usize = 10_000;
 const SSL_REQUEST: i32 = 80_877_103;
 const GSSENC_REQUEST: i32 = 80_877_104;
 const CANCEL_REQUEST: i32 = 80_877_102;
+/// A whole SSLRequest.
+pub const SSL_REQUEST_PACKET: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
 const PROTOCOL_3_0: i32 = 196_608;
 
 /// The newest minor version of protocol 3 that is spoken to clients.

@@ -44,3 +44,7 @@ mod simple_as_postgres;
 mod split;
 mod split_faults;
 mod split_tied;
+mod tls_clients;
+mod tls_files;
+mod tls_servers;
+mod tls_traffic;

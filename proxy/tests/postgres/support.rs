@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub mod certificates;
 pub mod client;
 pub mod http;
 mod keeper;
@@ -13,6 +14,7 @@ pub mod message;
 pub mod proxy;
 pub mod random;
 pub mod same;
+pub mod secure;
 pub mod server;
 
 /// The longest that anything may take before a test gives up. It proves nothing; it ends what hangs.

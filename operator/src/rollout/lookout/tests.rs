@@ -29,6 +29,7 @@ fn report(process: &str, transactions: u64, forecast: &[(&str, u64)]) -> ProxyRe
             ..SplitReport::default()
         },
         mirror: None,
+        tls: Vec::new(),
         measures: pgrouting_contract::measures::Measures {
             process: process.to_owned(),
             ..Default::default()

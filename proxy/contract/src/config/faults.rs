@@ -46,6 +46,9 @@ impl ProxyConfig {
         if let Some(peers) = &self.peers {
             peers.faults(&mut faults);
         }
+        if let Some(tls) = &self.tls {
+            tls.faults(&mut faults);
+        }
         match &self.mirror {
             Some(mirror) => mirror.faults(&mut faults),
             None if self.stage == Stage::Mirror => faults.push("stage: Mirror needs mirror".to_owned()),

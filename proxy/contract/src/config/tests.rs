@@ -42,6 +42,15 @@ fn the_golden_document_keeps_its_hash() {
 }
 
 #[test]
+fn the_golden_document_with_tls_keeps_its_hash() {
+    let config = ProxyConfig::parse(include_bytes!("../../testdata/tls.yaml")).unwrap();
+    assert_eq!(config.hash().as_str(), include_str!("../../testdata/tls.sha256").trim());
+    let golden = include_bytes!("../../testdata/full.yaml");
+    let without = ProxyConfig { tls: None, mirror: None, ..config };
+    assert_eq!(without, ProxyConfig::parse(golden).unwrap(), "TLS is all that is new");
+}
+
+#[test]
 fn every_reason_is_given_at_once() {
     let reasons = reasons(
         "
@@ -52,6 +61,7 @@ servers: [{name: A, host: x}, {name: b, host: X}, {name: b, host: y, port: 0, we
 auth: {type: UserList, users: []}
 pooling: {maxServerConnections: 0, checkoutTimeout: 0s, parameters: {'a b': x, options: y}}
 peers: {host: p, addresses: ['10.0.0.1:0'], secretFile: ''}
+tls: {client: {mode: Require}, server: {mode: VerifyFull}}
 ",
     );
     for needle in [
@@ -69,6 +79,8 @@ peers: {host: p, addresses: ['10.0.0.1:0'], secretFile: ''}
         "peers: give either host or addresses",
         "peers: a port must be",
         "peers.secretFile",
+        "tls.client: mode Require needs certificateFile",
+        "tls.server.caFile: mode VerifyFull needs it",
     ] {
         assert!(reasons.iter().any(|r| r.contains(needle)), "{needle} is not among {reasons:#?}");
     }
@@ -128,7 +140,7 @@ fn a_mirror_has_the_documented_defaults_and_its_stage_needs_it() {
     assert_eq!(config.mirror, Some(MirrorConfig::at("next".to_owned(), 5432)));
     assert_eq!(reasons(&with("stage: Mirror\n")), ["stage: Mirror needs mirror"]);
     let wrong = "mirror: {host: '', port: 0, database: '', percent: 101, queueBytes: 2, budgetBytes: 1, \
-                 maxConnections: 0, transactionTimeout: 1ms, user: {name: a}, parameters: {options: x}}\n";
+                 maxConnections: 0, transactionTimeout: 1ms, user: {name: a}, parameters: {options: x}, tls: {mode: VerifyCa}}\n";
     let reasons = reasons(&with(wrong));
     for needle in [
         "mirror.host",
@@ -140,6 +152,7 @@ fn a_mirror_has_the_documented_defaults_and_its_stage_needs_it() {
         "mirror.transactionTimeout",
         "mirror.user: give either password",
         "mirror.parameters: options is not a setting",
+        "mirror.tls.caFile",
     ] {
         assert!(reasons.iter().any(|reason| reason.contains(needle)), "{needle} is not in {reasons:?}");
     }

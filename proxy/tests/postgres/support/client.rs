@@ -5,14 +5,17 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Mutex;
 
-use pgrouting_proxy::auth::scram::{ClientExchange, Keys, MECHANISM, Salting};
+use pgrouting_proxy::auth::scram::{Channel, ClientExchange, Keys, MECHANISM, Salting};
 use pgrouting_proxy::wire::backend::{Authentication, authentication, backend_key, parameter_status};
 use pgrouting_proxy::wire::frame::header;
 use pgrouting_proxy::wire::frontend::{put_sasl_initial, put_sasl_response};
 use pgrouting_proxy::wire::startup::{CancelKey, put_cancel, put_startup};
 
+use rustls::ClientConnection;
+
 use super::PATIENCE;
 use super::message::{Answer, Message, message, notification, query};
+use super::secure::{Proof, Secure, end_point};
 use super::server::password_of;
 
 /// What to log in with.
@@ -28,6 +31,10 @@ pub struct Login {
     pub database: String,
     /// Further parameters of the startup message.
     pub parameters: Vec<(String, String)>,
+    /// How it comes over TLS, where it does.
+    pub secure: Option<Secure>,
+    /// How it proves its password.
+    pub proof: Proof,
 }
 
 impl Login {
@@ -39,7 +46,21 @@ impl Login {
             password: password_of(user),
             database: database.to_owned(),
             parameters: Vec::new(),
+            secure: None,
+            proof: Proof::Plain,
         }
+    }
+
+    /// The same over TLS.
+    pub fn over(mut self, secure: &Secure) -> Self {
+        self.secure = Some(secure.clone());
+        self
+    }
+
+    /// The same with another proof.
+    pub const fn proving(mut self, proof: Proof) -> Self {
+        self.proof = proof;
+        self
     }
 
     /// The same with a further parameter.
@@ -80,6 +101,9 @@ impl Refusal {
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
+    tls: Option<Box<ClientConnection>>,
+    /// The mechanisms that were offered at the login.
+    pub mechanisms: Vec<String>,
     inbox: Vec<u8>,
     /// What to cancel with.
     pub key: CancelKey,
@@ -98,32 +122,73 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let key = CancelKey { process_id: 0, secret: vec![0; 4] };
-        Self { stream, inbox: Vec::new(), key, parameters: Vec::new(), negotiated: None, port }
+        Self {
+            stream,
+            tls: None,
+            mechanisms: Vec::new(),
+            inbox: Vec::new(),
+            key,
+            parameters: Vec::new(),
+            negotiated: None,
+            port,
+        }
+    }
+
+    /// A connection that has said nothing yet but its handshake.
+    pub fn open_secure(port: u16, secure: &Secure) -> std::io::Result<Self> {
+        let mut client = Self::open(port);
+        client.tls = Some(Box::new(secure.shake(&mut client.stream)?));
+        Ok(client)
+    }
+
+    /// Takes new keys for what it sends from now on, and asks the other side to do the same.
+    pub fn renew_keys(&mut self) {
+        self.tls.as_mut().unwrap().refresh_traffic_keys().unwrap();
+    }
+
+    fn read(&mut self, chunk: &mut [u8]) -> std::io::Result<usize> {
+        match &mut self.tls {
+            None => self.stream.read(chunk),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).read(chunk),
+        }
     }
 
     /// Logs in.
     pub fn connect(login: &Login) -> Result<Self, Refusal> {
-        let mut client = Self::open(login.port);
+        let mut client = match &login.secure {
+            None => Self::open(login.port),
+            Some(secure) => Self::open_secure(login.port, secure).map_err(|_| Refusal(None))?,
+        };
         let mut parameters = vec![("user", login.user.as_str()), ("database", login.database.as_str())];
         parameters.extend(login.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let mut packet = Vec::new();
         put_startup(&mut packet, &parameters);
         client.send(&packet);
-        client.log_in(&login.password)?;
+        client.log_in_with(&login.password, login.proof)?;
         Ok(client)
     }
 
     /// Answers the server's questions to its first `ReadyForQuery`.
     pub fn log_in(&mut self, password: &str) -> Result<(), Refusal> {
-        let (exchange, first) = ClientExchange::start(&std::array::from_fn::<u8, 18, _>(|_| rand::random()));
+        self.log_in_with(password, Proof::Plain)
+    }
+
+    /// The same with another proof.
+    pub fn log_in_with(&mut self, password: &str, proof: Proof) -> Result<(), Refusal> {
+        let hash = self.tls.as_ref().map(|tls| end_point(tls)).unwrap_or_default();
+        let (mechanism, channel) = proof.of(&hash);
+        let nonce = std::array::from_fn::<u8, 18, _>(|_| rand::random());
+        let (exchange, first) = ClientExchange::start(&nonce, channel);
         let mut exchange = Some(exchange);
         loop {
             let Some(message) = self.next() else { return Err(Refusal(None)) };
             match message.kind() {
                 'R' => match authentication(&message.bytes).unwrap() {
-                    Authentication::Sasl(_) => {
+                    Authentication::Sasl(offered) => {
+                        let text = |name: &&[u8]| String::from_utf8_lossy(name).into_owned();
+                        self.mechanisms = offered.iter().map(text).collect();
                         let mut out = Vec::new();
-                        put_sasl_initial(&mut out, MECHANISM, first.as_bytes());
+                        put_sasl_initial(&mut out, mechanism, first.as_bytes());
                         self.send(&out);
                     }
                     Authentication::SaslContinue(data) => {
@@ -155,7 +220,10 @@ impl Client {
 
     /// Sends bytes. A peer that has gone is not an error here: it is read what it said.
     pub fn send(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes);
+        let _ = match &mut self.tls {
+            None => self.stream.write_all(bytes),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).write_all(bytes),
+        };
     }
 
     /// The next message; `None` at the end of the stream. Panics when nothing comes.
@@ -173,10 +241,12 @@ impl Client {
                 let rest = self.inbox.split_off(header.total);
                 return Ok(Some(Message { bytes: std::mem::replace(&mut self.inbox, rest) }));
             }
-            match self.stream.read(&mut chunk) {
+            match self.read(&mut chunk) {
                 Ok(0) => return Ok(None),
                 Ok(count) => self.inbox.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(None),
+                // The proxy has ended it with an alert.
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
@@ -320,6 +390,7 @@ impl Client {
     /// Reads these bytes, which are no messages.
     pub fn expect_bytes(&mut self, expected: &[u8]) {
         let mut bytes = vec![0; expected.len()];
+        assert!(self.tls.is_none(), "bytes of the socket itself");
         self.stream.read_exact(&mut bytes).unwrap();
         assert_eq!(bytes, expected);
     }
@@ -327,7 +398,7 @@ impl Client {
     /// The server's first SCRAM message, without the nonce that is new each time: salt and iterations.
     pub fn first_salt(&mut self) -> String {
         assert_eq!(self.next().unwrap().kind(), 'R');
-        let (_, first) = ClientExchange::start(b"some nonce");
+        let (_, first) = ClientExchange::start(b"some nonce", Channel::Unable);
         let mut out = Vec::new();
         put_sasl_initial(&mut out, MECHANISM, first.as_bytes());
         self.send(&out);
@@ -340,13 +411,14 @@ impl Client {
 
     /// A second handle that can only send, for one thread, while this one reads.
     pub fn split(&mut self) -> (Sender, &mut Self) {
+        assert!(self.tls.is_none(), "one thread has the keys");
         (Sender(self.stream.try_clone().unwrap()), self)
     }
 
     /// Reads whatever comes to the end of the stream.
     pub fn drain(&mut self) {
         let mut chunk = [0; 4096];
-        while self.stream.read(&mut chunk).is_ok_and(|count| count > 0) {}
+        while self.read(&mut chunk).is_ok_and(|count| count > 0) {}
     }
 }
 

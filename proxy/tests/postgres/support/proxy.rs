@@ -58,6 +58,7 @@ pub fn document() -> ProxyConfig {
         pooling: PoolingConfig { max_server_connections: 4, ..PoolingConfig::default() },
         mirror: None,
         peers: None,
+        tls: None,
         drain_timeout: DurationText::from_secs(20),
     }
 }
