@@ -1,5 +1,6 @@
 //! Rows, parameters and copies of many megabytes pass through, and the proxy does not hold them.
 
+use super::support::client::Client;
 use super::support::message::{bind_formatted, copy_data, copy_done, execute, parse, query, sync};
 use super::support::proxy::{Proxy, pool_of};
 use super::support::server::Database;
@@ -72,15 +73,20 @@ fn copies_of_20_mib_pass_both_ways() {
     let mut client = proxy.client(&database);
     client.run("CREATE UNLOGGED TABLE wide(line text)");
     let before = proxy.resident_kib();
+    copy_in_and_out(&mut client, BYTES);
+    assert_bounded(&proxy, before);
+}
+
+/// Copies that much into a table `wide` and out of it.
+pub fn copy_in_and_out(client: &mut Client, bytes: usize) {
     let line = [vec![b'z'; 1023], b"\n".to_vec()].concat();
     let piece = copy_data(&line.repeat(64));
     client.send(&query("COPY wide FROM STDIN"));
     client.until('G');
-    (0..BYTES / (64 * 1024)).for_each(|_| client.send(&piece));
-    assert_eq!(client.ask(&copy_done()).tags(), [format!("COPY {}", BYTES / 1024)]);
+    (0..bytes / (64 * 1024)).for_each(|_| client.send(&piece));
+    assert_eq!(client.ask(&copy_done()).tags(), [format!("COPY {}", bytes / 1024)]);
     let out = client.run("COPY wide TO STDOUT");
-    assert_eq!(out.of('d').map(|message| message.body().len()).sum::<usize>(), BYTES);
-    assert_bounded(&proxy, before);
+    assert_eq!(out.of('d').map(|message| message.body().len()).sum::<usize>(), bytes);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use pgrouting_contract::config::ProxyConfig;
+use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::tls::{ClientCertificate, ClientTlsConfig, ClientTlsMode};
 
 use super::support::certificates::{Ca, tls};
@@ -121,6 +122,32 @@ fn a_failed_handshake_is_counted_and_harms_nobody() {
         proxy.metric("pgrouting_proxy_tls_handshakes_total{outcome=\"completed\",side=\"client\"}"),
         1
     );
+}
+
+#[test]
+fn a_handshake_that_stalls_ends_with_the_time_for_logins() {
+    let ca = Ca::new();
+    let mut config = config(ca.accepting(ClientTlsMode::Allow));
+    config.pooling.client_login_timeout = DurationText::from_millis(100);
+    let proxy = Proxy::start(config);
+    for said in [&b""[..], b"\x16\x03\x01", b"\x16\x03\x01\x40\x00"] {
+        let (_, mut stream) = answer(proxy.port, SSL_REQUEST);
+        stream.write_all(said).unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    }
+    proxy.await_metric("pgrouting_proxy_tls_handshakes_total{outcome=\"failed\",side=\"client\"}", 3);
+}
+
+#[test]
+fn a_session_of_tls_is_resumed_and_may_be_bound() {
+    let (ca, proxy, database) = accepting(ClientTlsMode::Require);
+    let login = proxy.login(&database).over(&Secure::new(&ca, None)).proving(Proof::Bound);
+    let mut first = login.connect();
+    assert_eq!(first.column("SELECT 1"), ["1"]);
+    assert!(!first.is_resumed());
+    let mut second = login.connect();
+    assert_eq!(second.column("SELECT 2"), ["2"]);
+    assert!(second.is_resumed());
 }
 
 #[test]

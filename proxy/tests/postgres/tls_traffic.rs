@@ -5,11 +5,10 @@ use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
 use pgrouting_contract::stage::Stage;
 use pgrouting_contract::tls::{ClientTlsMode, ServerTlsMode};
 
+use super::large::copy_in_and_out;
 use super::support::certificates::{Ca, secure_primary, tls};
 use super::support::client::Client;
-use super::support::message::{
-    batch, bind, copy_data, copy_done, describe, execute, flush, parse, query, run, sync,
-};
+use super::support::message::{batch, bind, describe, execute, flush, parse, query, run, sync};
 use super::support::poll;
 use super::support::proxy::{Proxy, pool_of};
 use super::support::secure::Secure;
@@ -84,13 +83,7 @@ fn copy_goes_both_ways() {
     let both = Both::start(|_| {});
     let mut client = both.client();
     client.run("CREATE TABLE wide(line text)");
-    let piece = copy_data(&[&b"z".repeat(1023)[..], b"\n"].concat().repeat(64));
-    client.send(&query("COPY wide FROM STDIN"));
-    client.until('G');
-    (0..BYTES / (64 * 1024)).for_each(|_| client.send(&piece));
-    assert_eq!(client.ask(&copy_done()).tags(), [format!("COPY {}", BYTES / 1024)]);
-    let out = client.run("COPY wide TO STDOUT");
-    assert_eq!(out.of('d').map(|message| message.body().len()).sum::<usize>(), BYTES);
+    copy_in_and_out(&mut client, BYTES);
 }
 
 #[test]

@@ -141,6 +141,11 @@ impl Client {
         Ok(client)
     }
 
+    /// Whether its handshake went on from an earlier one.
+    pub fn is_resumed(&self) -> bool {
+        self.tls.as_ref().unwrap().handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+    }
+
     /// Takes new keys for what it sends from now on, and asks the other side to do the same.
     pub fn renew_keys(&mut self) {
         self.tls.as_mut().unwrap().refresh_traffic_keys().unwrap();
