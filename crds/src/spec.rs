@@ -19,6 +19,7 @@ use crate::spec::pooling::Pooling;
 use crate::spec::proxy::Proxy;
 use crate::spec::rollout::Rollout;
 use crate::spec::split::Split;
+use crate::spec::tls::Tls;
 use crate::status::PgRoutingPoolStatus;
 
 pub mod credentials;
@@ -28,6 +29,7 @@ pub mod pooling;
 pub mod proxy;
 pub mod rollout;
 pub mod split;
+pub mod tls;
 
 /// A fleet of PostgreSQL routing proxies in front of one primary and its replicas.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -83,6 +85,9 @@ pub struct PgRoutingPoolSpec {
     /// Who may log in, and how the proxies log in to the servers for them.
     #[serde(default)]
     pub auth: Auth,
+    /// TLS on both sides of the proxies.
+    #[serde(default)]
+    pub tls: Tls,
     /// How connections are shared.
     #[serde(default)]
     pub pooling: Pooling,

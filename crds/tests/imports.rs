@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// A module and what it may import, in the order of the data's path.
-const MAY_IMPORT: [(&str, &[&str]); 14] = [
+const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("duration", &[]),
     ("stage", &[]),
     ("time", &[]),
@@ -11,7 +11,8 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("spec/pooling", &["duration"]),
     ("spec/proxy", &["duration"]),
     ("spec/split", &["duration"]),
-    ("spec/mirror", &["duration", "spec/credentials", "spec/pooling"]),
+    ("spec/tls", &[]),
+    ("spec/mirror", &["duration", "spec/credentials", "spec/pooling", "spec/tls"]),
     ("spec/gates", &["duration"]),
     ("spec/rollout", &["duration", "stage", "spec/gates"]),
     ("status/rollout", &["duration", "stage", "time"]),
@@ -28,6 +29,7 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
             "spec/proxy",
             "spec/rollout",
             "spec/split",
+            "spec/tls",
         ],
     ),
     ("definition", &["spec"]),

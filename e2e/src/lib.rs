@@ -14,4 +14,5 @@ pub mod postgres;
 pub mod reads;
 pub mod rows;
 pub mod story;
+pub mod tls;
 pub mod wait;

@@ -43,5 +43,7 @@ mod servers;
 mod services;
 #[path = "stories/split.rs"]
 mod split;
+#[path = "stories/tls.rs"]
+mod tls;
 #[path = "stories/upgrade.rs"]
 mod upgrade;

@@ -10,6 +10,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+use rustls::crypto::ring::sign::any_supported_type;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::parse_x509_certificate;
 use x509_parser::pem::parse_x509_pem;
 
 /// The name in the operator's certificate.
@@ -133,6 +138,50 @@ fn is_good(identity: &Identity, now: Timestamp, days_left_min: i64) -> bool {
     certificate.public_key().subject_public_key.data.as_ref() == key.public_key_raw()
         && validity.not_before.timestamp() <= seconds
         && validity.not_after.timestamp() > seconds.saturating_add(days_left_min * 86_400)
+}
+
+/// When a certificate ends that somebody else has made, whose chain and key stand in PEM form.
+///
+/// # Errors
+/// With what is wrong, when they are of no use to a proxy.
+pub fn pair_end(chain: &[u8], key: &[u8]) -> Result<Timestamp, String> {
+    let leaf = certificates(chain)?.into_iter().next().ok_or("tls.crt has no certificate")?;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|error| format!("tls.key has no private key ({error})"))?;
+    let key =
+        any_supported_type(&key).map_err(|error| format!("the key in tls.key cannot be used ({error})"))?;
+    let certificate = parsed(&leaf)?;
+    let public_key = key.public_key().ok_or("the key in tls.key cannot be used")?;
+    if certificate.public_key().raw != &*public_key {
+        return Err("the key in tls.key is not that of the certificate in tls.crt".to_owned());
+    }
+    end_of(&certificate)
+}
+
+/// When the last certificate of a CA ends, which stand in PEM form.
+///
+/// # Errors
+/// With what is wrong, when there is none, or one cannot be read.
+pub fn ca_end(pem: &[u8]) -> Result<Timestamp, String> {
+    let ends = certificates(pem)?.iter().map(|der| end_of(&parsed(der)?)).collect::<Result<Vec<_>, _>>()?;
+    ends.into_iter().max().ok_or_else(|| "it has no certificate".to_owned())
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    read.map_err(|error| format!("a certificate cannot be read ({error})"))
+}
+
+fn parsed<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
+    let (_, certificate) =
+        parse_x509_certificate(der).map_err(|error| format!("a certificate cannot be read ({error})"))?;
+    Ok(certificate)
+}
+
+fn end_of(certificate: &X509Certificate<'_>) -> Result<Timestamp, String> {
+    let seconds = certificate.validity().not_after.timestamp();
+    Timestamp::from_second(seconds)
+        .map_err(|error| format!("the end of a certificate cannot be read ({error})"))
 }
 
 /// Whether a proxy's certificate is good for a caller too, which those of earlier versions are not.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use sha2::{Digest as _, Sha256};
+
 /// The manager of the fields that the operator applies on a pool's objects.
 pub const FIELD_MANAGER: &str = "pgrouting-operator";
 /// The manager of the status.
@@ -34,6 +36,20 @@ pub const ANNOTATION_MOUNTED_HASH: &str = "pgrouting.dev/mounted-hash";
 pub const CONFIG_KEY: &str = "config.json";
 /// The port of the admin API in a pod.
 pub const ADMIN_PORT: u16 = 9128;
+
+/// A name for a copy of something that these parts say. It depends on nothing else, so that another copy renames none; the
+/// first of it is for people.
+#[must_use]
+pub fn copy_stem(readable: &str, parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let digest: String = hash.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let readable: String = readable.chars().take(200).collect();
+    format!("{readable}.{digest}")
+}
 
 /// The names of a pool's objects.
 #[derive(Debug, Clone, Copy)]

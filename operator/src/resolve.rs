@@ -14,10 +14,16 @@ use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt as _};
 use pgrouting_contract::config::ProxyConfig;
 use pgrouting_crds::spec::credentials::CredentialsSecret;
+use pgrouting_crds::spec::tls::CaKind;
 use pgrouting_crds::spec::{AuthType, BackendService, DnsBackends, PgRoutingPool};
 
 use crate::dns::Dns;
 use crate::names::{CONFIG_KEY, PoolNames};
+use crate::resolve::files::{
+    FileReference, ObjectReference, file_in_config_map, file_in_secret, referenced_files,
+};
+
+pub mod files;
 
 /// The longest wait for one call to the API server.
 pub const API_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,6 +32,8 @@ const READS_AT_ONCE: usize = 8;
 /// What a spec points at, and what was written before.
 #[derive(Debug, Clone, Default)]
 pub struct ResolvedRefs {
+    /// Each certificate, key and CA that the spec names, with what was found.
+    pub files: BTreeMap<FileReference, Result<Vec<u8>, CredentialsFault>>,
     /// Each Secret that the spec names, with what was found.
     pub credentials: BTreeMap<CredentialsSecret, Result<Credentials, CredentialsFault>>,
     /// The primary's and the replicas' endpoints, for backends of type Services.
@@ -73,6 +81,25 @@ pub enum CredentialsFault {
         secret: String,
         /// The key.
         key: String,
+    },
+    /// There is no such ConfigMap.
+    #[error("ConfigMap {0} does not exist: create it, or name another one under spec.tls")]
+    ConfigMapNotFound(String),
+    /// It lacks a certificate, a key or a CA, or that is empty.
+    #[error("{object} has no {key}: add that key, or name another one under spec.tls")]
+    FileMissing {
+        /// The Secret or ConfigMap.
+        object: ObjectReference,
+        /// The key.
+        key: String,
+    },
+    /// What it has is of no use.
+    #[error("{object}: {what}: correct it, or name another one under spec.tls")]
+    BadCertificate {
+        /// The Secret or ConfigMap.
+        object: ObjectReference,
+        /// What is wrong.
+        what: String,
     },
     /// The operator may not read it.
     #[error("the operator may not get Secret {0}: grant it the verb get on secrets in this namespace")]
@@ -162,11 +189,12 @@ pub async fn resolve(
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
     let (admin_name, users_name, config_name) =
         (names.admin_secret(), names.users_secret(), names.config_map());
-    let (config_map, admin, users, credentials, endpoints) = futures::try_join!(
+    let (config_map, admin, users, credentials, files, endpoints) = futures::try_join!(
         read(&config_maps, "ConfigMap", &config_name),
         read(&secrets, "Secret", &admin_name),
         read(&secrets, "Secret", &users_name),
         resolve_credentials(&secrets, pool),
+        resolve_files(&secrets, &config_maps, pool),
         resolve_servers(client, stores, pool),
     )?;
     let previous = config_map.as_ref().and_then(|map| {
@@ -186,6 +214,7 @@ pub async fn resolve(
         .count();
     Ok(ResolvedRefs {
         credentials,
+        files,
         endpoints,
         config_map,
         previous,
@@ -253,6 +282,36 @@ async fn resolve_credentials(
             Some((reference, credentials))
         })
         .collect())
+}
+
+/// Certificates, keys and CAs: a handful, read one after the other.
+async fn resolve_files(
+    secrets: &Api<Secret>,
+    config_maps: &Api<ConfigMap>,
+    pool: &PgRoutingPool,
+) -> Result<BTreeMap<FileReference, Result<Vec<u8>, CredentialsFault>>, ResolveError> {
+    let mut found = BTreeMap::new();
+    for reference in referenced_files(&pool.spec).into_iter().flatten() {
+        let FileReference { object, key } = &reference;
+        let content = match object.kind {
+            CaKind::Secret => match read(secrets, "Secret", &object.name).await {
+                Ok(Some(secret)) => Ok(file_in_secret(&secret, key)),
+                Ok(None) => Err(CredentialsFault::SecretNotFound(object.name.clone())),
+                Err(ResolveError::Api { source, .. }) if is_forbidden(&source) => {
+                    Err(CredentialsFault::Forbidden(object.name.clone()))
+                }
+                Err(error) => return Err(error),
+            },
+            CaKind::ConfigMap => match read(config_maps, "ConfigMap", &object.name).await? {
+                Some(map) => Ok(file_in_config_map(&map, key)),
+                None => Err(CredentialsFault::ConfigMapNotFound(object.name.clone())),
+            },
+        };
+        let missing = || CredentialsFault::FileMissing { object: object.clone(), key: key.clone() };
+        let content = content.and_then(|content| content.ok_or_else(missing));
+        found.insert(reference, content);
+    }
+    Ok(found)
 }
 
 fn credentials_of(reference: &CredentialsSecret, secret: &Secret) -> Result<Credentials, CredentialsFault> {

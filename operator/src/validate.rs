@@ -15,13 +15,15 @@ use pgrouting_crds::spec::pooling::Pooling;
 use pgrouting_crds::spec::proxy::{DisruptionBudget, ImagePullPolicy};
 use pgrouting_crds::spec::split::Split;
 use pgrouting_crds::spec::{AuthType, BackendsType, PgRoutingPool, PoolService};
-use sha2::{Digest as _, Sha256};
 
+use crate::names::copy_stem;
 use crate::position::Position;
 use crate::resolve::{Credentials, CredentialsFault, ResolvedRefs, login_secrets};
 use crate::validate::mirror::{MirrorLogin, mirror, mirror_faults};
+use crate::validate::tls::{ValidatedTls, tls};
 
 pub mod mirror;
+pub mod tls;
 
 /// A pool whose objects can be built.
 #[derive(Debug, Clone)]
@@ -46,7 +48,9 @@ pub struct ValidatedPool {
     pub auth: ValidatedAuth,
     /// The contents of the users Secret: a key each.
     pub user_files: Vec<UserFiles>,
-    /// What is wrong with the Secrets that the spec names.
+    /// TLS on both sides, with copies of its files for the users Secret.
+    pub tls: ValidatedTls,
+    /// What is wrong with the Secrets and ConfigMaps that the spec names.
     pub credential_faults: Vec<CredentialsFault>,
     /// What the proxies are told of the rollout.
     pub position: Position,
@@ -166,11 +170,13 @@ pub fn validate(
     if servers.is_empty() {
         return Err(InvalidSpec { fault: SpecFault::NoServers, reasons: backend_faults });
     }
-    let (user_files, credential_faults) = user_files(refs);
+    let (user_files, mut credential_faults) = user_files(refs);
+    let tls = tls(spec, refs, USERS_MOUNT);
+    credential_faults.extend(tls.faults.iter().cloned());
     let (auth, probe_user) = logins(pool, refs, &user_files);
     let each = |limit| share(limit, spec.proxy.replicas, refs.live_pods);
     let login = mirror_login(pool, &user_files);
-    let (mirror, stage) = mirror(spec, position, login, refs.previous.as_ref(), each);
+    let (mirror, stage) = mirror(spec, position, login, &tls.mirror, refs.previous.as_ref(), each);
     Ok(ValidatedPool {
         name: pool.name_any(),
         namespace: pool.namespace().unwrap_or_default(),
@@ -182,6 +188,7 @@ pub fn validate(
         probe_timeout: spec.backends.probe.timeout.get(),
         auth,
         user_files,
+        tls,
         credential_faults,
         position: Position { stage, ..*position },
         split: spec.split.clone(),
@@ -382,17 +389,10 @@ fn last_good(refs: &ResolvedRefs, stem: &str) -> Option<Credentials> {
     Some(Credentials { username, password })
 }
 
-/// A name for a Secret and the two keys in it. It depends on nothing else, so that adding a user renames no other.
+/// A name for a Secret and the two keys in it.
 fn file_stem(reference: &CredentialsSecret) -> String {
     let CredentialsSecret { name, username_key, password_key } = reference;
-    let mut hash = Sha256::new();
-    for part in [name, username_key, password_key] {
-        hash.update(part.as_bytes());
-        hash.update([0]);
-    }
-    let digest: String = hash.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    let readable: String = name.chars().take(200).collect();
-    format!("{readable}.{digest}")
+    copy_stem(name, &[name, username_key, password_key])
 }
 
 const USERNAME_SUFFIX: &str = ".username";

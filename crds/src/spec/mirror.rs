@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::duration::PoolDuration;
 use crate::spec::credentials::CredentialsSecret;
 use crate::spec::pooling::settings_schema;
+use crate::spec::tls::MirrorTls;
 
 /// Another database that gets a copy of the traffic, at the stage Mirror. Clients neither wait for it nor see its answers.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -23,6 +24,9 @@ pub struct Mirror {
     /// Who the proxies log in as there; each client's own role, with what it logged in with, when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret: Option<CredentialsSecret>,
+    /// TLS to the other database.
+    #[serde(default)]
+    pub tls: MirrorTls,
     /// The share of sessions whose transactions are copied, in percent. With 0 nothing is.
     #[serde(default = "default_max_percent")]
     #[schemars(with = "i32", range(min = 0, max = 100))]

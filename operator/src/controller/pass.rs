@@ -196,6 +196,7 @@ pub async fn pass(
         document: effect.document.as_ref(),
         backend_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.backend_faults),
         credential_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.credential_faults),
+        certificate_ends: effect.validated.as_ref().map_or(&[], |validated| &validated.tls.ends),
         apply_faults: &effect.faults,
         missing_parts: &missing_parts,
         observation: &observation,

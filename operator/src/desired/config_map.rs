@@ -86,6 +86,7 @@ pub fn document(
             ValidatedAuth::Passthrough => AuthConfig::Passthrough {},
             ValidatedAuth::UserList(users) => AuthConfig::UserList { users: users.clone() },
         },
+        tls: pool.tls.pool.clone(),
         pooling: PoolingConfig {
             mode: match pool.pooling.mode {
                 pooling::PoolMode::Transaction => PoolMode::Transaction,
@@ -104,7 +105,6 @@ pub fn document(
         },
         mirror: pool.mirror.clone(),
         peers: Some(peers(pool)),
-        tls: None,
         drain_timeout: duration_text(pool.proxy.drain_timeout),
     };
     config.generation = generation(&config, previous, known);

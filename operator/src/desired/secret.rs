@@ -1,4 +1,5 @@
-//! The two Secrets of a pool: what the admin API needs, and copies of the users' names and passwords.
+//! The two Secrets of a pool: what the admin API needs, and copies of the users' names and passwords and of
+//! certificates, keys and CAs.
 //!
 //! The users' Secrets are not mounted themselves: a list of volumes is a part of the pod template, so that each new user
 //! would restart every proxy. Copies in one Secret, mounted once as a directory, change without a restart.
@@ -76,7 +77,7 @@ fn make_peers_secret() -> ByteString {
     ByteString(rand::random::<[u8; 32]>().to_vec())
 }
 
-/// The Secret of the users' names and passwords.
+/// The Secret of the users' names and passwords, and of what TLS needs.
 #[must_use]
 pub fn users_secret(pool: &ValidatedPool) -> Secret {
     let data = pool.user_files.iter().flat_map(|user| {
@@ -85,7 +86,8 @@ pub fn users_secret(pool: &ValidatedPool) -> Secret {
             (password_key(&user.stem), ByteString(user.credentials.password.clone())),
         ]
     });
-    secret(pool, PoolNames(&pool.name).users_secret(), data.collect())
+    let tls = pool.tls.files.iter().map(|file| (file.key.clone(), ByteString(file.content.clone())));
+    secret(pool, PoolNames(&pool.name).users_secret(), data.chain(tls).collect())
 }
 
 fn secret(pool: &ValidatedPool, name: String, data: BTreeMap<String, ByteString>) -> Secret {

@@ -5,6 +5,7 @@ use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
 use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
+use pgrouting_contract::tls::ServerTlsConfig;
 use serde_json::{Value, json};
 
 use super::*;
@@ -350,6 +351,7 @@ mirror:
                 max_connections: 4,
                 transaction_timeout: DurationText::from_secs(2),
                 parameters: [("jit".to_owned(), "off".to_owned())].into(),
+                tls: Some(ServerTlsConfig::default()),
                 ..MirrorConfig::at("pg-new.pg".to_owned(), 6432)
             }
         );
@@ -361,7 +363,9 @@ fn pool_without_a_mirror_has_none_and_a_bare_one_has_the_defaults_of_the_proxy()
     assert_eq!(built(SMALL).document.config.mirror, None);
     let bare = built(&format!("{SMALL}mirror: {{target: {{host: m}}}}")).document.config;
     assert_eq!(bare.stage, Stage::PoolingOnly);
-    assert_eq!(bare.mirror, Some(MirrorConfig { percent: 0, ..MirrorConfig::at("m".to_owned(), 5432) }));
+    let tls = Some(ServerTlsConfig::default());
+    let expected = MirrorConfig { percent: 0, tls, ..MirrorConfig::at("m".to_owned(), 5432) };
+    assert_eq!(bare.mirror, Some(expected));
 }
 
 fn generation(previous: Option<&ProxyConfig>, in_status: u64, foreign: u64, spec: &str) -> u64 {

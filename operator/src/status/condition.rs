@@ -79,6 +79,14 @@ pub enum Reason {
     SecretNotFound,
     /// A Secret lacks a key.
     KeyMissing,
+    /// A ConfigMap is missing.
+    ConfigMapNotFound,
+    /// A certificate or its key is of no use.
+    CertificateInvalid,
+    /// A certificate has ended.
+    CertificateExpired,
+    /// A certificate is about to end.
+    CertificateExpiring,
     /// A server refused a login.
     LoginRejected,
     /// Reads go to replicas.
@@ -209,6 +217,10 @@ impl Reason {
             Self::Valid => "Valid",
             Self::SecretNotFound => "SecretNotFound",
             Self::KeyMissing => "KeyMissing",
+            Self::ConfigMapNotFound => "ConfigMapNotFound",
+            Self::CertificateInvalid => "CertificateInvalid",
+            Self::CertificateExpired => "CertificateExpired",
+            Self::CertificateExpiring => "CertificateExpiring",
             Self::LoginRejected => "LoginRejected",
             Self::Splitting => "Splitting",
             Self::StagePoolingOnly => "StagePoolingOnly",

@@ -1,6 +1,8 @@
 //! What each condition should say of a pool: pure functions of what one pass found.
 
-use jiff::Timestamp;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 use pgrouting_contract::report::CredentialState;
 use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
 use pgrouting_crds::status::{MirrorStatus, PoolCondition, ServerRole, ServerState};
@@ -12,6 +14,9 @@ use crate::status::condition::{ConditionType, Finding, Reason};
 use crate::status::found::{Found, SpecVerdict};
 use crate::status::mirror::mirror_healthy;
 use crate::status::rollout::{progressing, split_active, stalled_rollout};
+
+/// A certificate that ends within this time is told of.
+const EXPIRING: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// All conditions of a pool, in the order in which they are shown. `mirror` is what comes of the copied traffic, `before` the
 /// condition Progressing as it was.
@@ -28,7 +33,7 @@ pub fn findings(
         config_accepted(found),
         config_applied(found.observation),
         backends,
-        credentials_valid(found),
+        credentials_valid(found, now),
         progressing(found, before),
         split_active(found),
         mirror_healthy(found, mirror),
@@ -232,7 +237,7 @@ fn backends_healthy(found: &Found<'_>) -> Finding {
     }
 }
 
-fn credentials_valid(found: &Found<'_>) -> Finding {
+fn credentials_valid(found: &Found<'_>, now: Timestamp) -> Finding {
     let finding = |status, reason, message: String| {
         Finding::new(ConditionType::CredentialsValid, status, reason, message)
     };
@@ -240,14 +245,28 @@ fn credentials_valid(found: &Found<'_>) -> Finding {
         let reason = match first {
             CredentialsFault::SecretNotFound(_) => Reason::SecretNotFound,
             CredentialsFault::KeyMissing { .. } => Reason::KeyMissing,
+            CredentialsFault::ConfigMapNotFound(_) => Reason::ConfigMapNotFound,
+            CredentialsFault::FileMissing { .. } => Reason::KeyMissing,
+            CredentialsFault::BadCertificate { .. } => Reason::CertificateInvalid,
             CredentialsFault::Forbidden(_) => Reason::Forbidden,
         };
         let faults: Vec<_> = found.credential_faults.iter().map(ToString::to_string).collect();
         return finding(
             False,
             reason,
-            format!("{}; until then the logins of before stay in use", faults.join("; ")),
+            format!("{}; until then what was good before stays in use", faults.join("; ")),
         );
+    }
+    let ending = |within: Duration| -> Vec<String> {
+        let ends = found.certificate_ends.iter();
+        let soon = ends
+            .filter(|end| end.at.duration_since(now) <= SignedDuration::try_from(within).unwrap_or_default());
+        soon.map(|end| format!("{} ends at {}", end.object, end.at)).collect()
+    };
+    let expired = ending(Duration::ZERO);
+    if !expired.is_empty() {
+        let message = format!("the certificate of {}: put a new one into it", expired.join(", that of "));
+        return finding(False, Reason::CertificateExpired, message);
     }
     let bad = |want: CredentialState| -> Vec<String> {
         let bad = found.observation.bad_credentials.iter().filter(|credential| credential.state == want);
@@ -265,6 +284,11 @@ fn credentials_valid(found: &Found<'_>) -> Finding {
     if found.observation.reports == 0 || !bad(CredentialState::Missing).is_empty() {
         let message = "the proxies have not read the Secrets yet".to_owned();
         return finding(Unknown, Reason::Reconciling, message);
+    }
+    let expiring = ending(EXPIRING);
+    if !expiring.is_empty() {
+        let message = format!("the certificate of {}: renew it before", expiring.join(", that of "));
+        return finding(True, Reason::CertificateExpiring, message);
     }
     finding(True, Reason::Valid, "no login has been refused".to_owned())
 }

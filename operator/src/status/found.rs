@@ -10,6 +10,7 @@ use crate::desired::config_map::Document;
 use crate::observe::Observation;
 use crate::resolve::CredentialsFault;
 use crate::rollout::progress::Progress;
+use crate::validate::tls::CertificateEnd;
 
 /// What one pass over a pool found.
 #[derive(Debug)]
@@ -30,8 +31,10 @@ pub struct Found<'a> {
     pub document: Option<&'a Document>,
     /// What is wrong with the Services that the servers come from.
     pub backend_faults: &'a [String],
-    /// What is wrong with the Secrets that the spec names.
+    /// What is wrong with the Secrets and ConfigMaps that the spec names.
     pub credential_faults: &'a [CredentialsFault],
+    /// When the certificates end that the spec names.
+    pub certificate_ends: &'a [CertificateEnd],
     /// What was not applied.
     pub apply_faults: &'a [ApplyFault],
     /// What the installed definition lacks of what this operator acts on.

@@ -15,6 +15,7 @@ use crate::position::{Position, stand_at};
 use crate::resolve::CredentialsFault;
 use crate::rollout::progress::{Progress, Word};
 use crate::status::found::{Found, SpecVerdict};
+use crate::validate::tls::CertificateEnd;
 
 fn server(name: &str, role: ServerRole, state: ServerState) -> ServerView {
     ServerView {
@@ -57,6 +58,7 @@ struct Case {
     document: Document,
     backend_faults: Vec<String>,
     credential_faults: Vec<CredentialsFault>,
+    certificate_ends: Vec<CertificateEnd>,
     apply_faults: Vec<ApplyFault>,
     missing_parts: Vec<String>,
     observation: Observation,
@@ -73,6 +75,7 @@ impl Default for Case {
             document: built(SMALL).document,
             backend_faults: Vec::new(),
             credential_faults: Vec::new(),
+            certificate_ends: Vec::new(),
             apply_faults: Vec::new(),
             missing_parts: Vec::new(),
             observation: well(),
@@ -100,6 +103,7 @@ impl Case {
             document: Some(&self.document),
             backend_faults: &self.backend_faults,
             credential_faults: &self.credential_faults,
+            certificate_ends: &self.certificate_ends,
             apply_faults: &self.apply_faults,
             missing_parts: &self.missing_parts,
             observation: &self.observation,
@@ -351,6 +355,27 @@ fn secrets_and_logins_decide_on_credentials_valid() {
         let found = Case { credential_faults: faults, observation, ..Case::default() };
         let seen = condition(&found.status(None, 0), "CredentialsValid");
         assert_eq!((seen.0, seen.1.as_str()), (status, reason), "{}", seen.2);
+    }
+}
+
+#[test]
+fn certificates_that_end_are_told_of_in_time_and_after() {
+    let day = 24 * 3600;
+    for (ends, status, reason) in [
+        (vec![15 * day, 40 * day], ConditionStatus::True, "Valid"),
+        (vec![40 * day, 13 * day], ConditionStatus::True, "CertificateExpiring"),
+        (vec![13 * day, -1], ConditionStatus::False, "CertificateExpired"),
+    ] {
+        let end = |second: &i64| CertificateEnd { object: "Secret shop-tls".into(), at: at(*second) };
+        let found = Case { certificate_ends: ends.iter().map(end).collect(), ..Case::default() };
+        let seen = condition(&found.status(None, 0), "CredentialsValid");
+        assert_eq!((seen.0, seen.1.as_str()), (status, reason), "{}", seen.2);
+        assert_eq!(
+            seen.2.contains("the certificate of Secret shop-tls ends at 2026-"),
+            reason != "Valid",
+            "{}",
+            seen.2
+        );
     }
 }
 

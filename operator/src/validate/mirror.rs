@@ -3,11 +3,13 @@
 use pgrouting_contract::config::{ProxyConfig, ServerConfig, UserConfig};
 use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::mirror::{MirrorConfig, MirrorStatements};
+use pgrouting_contract::tls::ServerTlsConfig;
 use pgrouting_crds::spec::mirror::{Mirror, MirrorTarget};
 use pgrouting_crds::spec::{PgRoutingPoolSpec, mirror as api};
 use pgrouting_crds::stage::Stage;
 
 use crate::position::{Position, stage_of};
+use crate::validate::tls::MirrorTlsState;
 
 /// Who the proxies log in as at the mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,20 +41,25 @@ pub fn mirror_faults(spec: &PgRoutingPoolSpec, servers: &[ServerConfig], faults:
 }
 
 /// The mirror and the stage. Traffic is never sent anywhere with a login that was meant for another place, so a Secret
-/// that nobody has seen leaves the mirror of before as a whole; where there is none, the stage stays as it was.
+/// or a CA that nobody has seen leaves the mirror of before as a whole; where there is none, the stage stays as it was.
 pub fn mirror(
     spec: &PgRoutingPoolSpec,
     position: &Position,
     login: MirrorLogin,
+    tls: &MirrorTlsState,
     previous: Option<&ProxyConfig>,
     each: impl Fn(u32) -> u32,
 ) -> (Option<MirrorConfig>, Stage) {
     let target = position.stage;
     let Some(mirror) = &spec.mirror else { return (None, target) };
-    let user = match login {
-        MirrorLogin::OwnRoles => None,
-        MirrorLogin::User(user) => Some(user),
-        MirrorLogin::Unseen => {
+    let login = match login {
+        MirrorLogin::OwnRoles => Some(None),
+        MirrorLogin::User(user) => Some(Some(user)),
+        MirrorLogin::Unseen => None,
+    };
+    let (user, tls) = match (login, tls) {
+        (Some(user), MirrorTlsState::Known(tls)) => (user, tls.clone()),
+        (None, _) | (_, MirrorTlsState::Unseen) => {
             let before = previous.and_then(|previous| previous.mirror.clone());
             let before = before.map(|before| MirrorConfig {
                 percent: position.mirror_percent,
@@ -66,7 +73,7 @@ pub fn mirror(
             return (before, stage);
         }
     };
-    (Some(mirror_config(mirror, position, user, each)), target)
+    (Some(mirror_config(mirror, position, user, tls, each)), target)
 }
 
 fn stage_before(previous: Option<&ProxyConfig>) -> Stage {
@@ -78,11 +85,13 @@ fn mirror_config(
     mirror: &Mirror,
     position: &Position,
     user: Option<UserConfig>,
+    tls: Option<ServerTlsConfig>,
     each: impl Fn(u32) -> u32,
 ) -> MirrorConfig {
     let Mirror {
         target: MirrorTarget { host, port, database },
         credentials_secret: _,
+        tls: _,
         max_percent: _,
         statements,
         queue_bytes,
@@ -97,6 +106,7 @@ fn mirror_config(
         port,
         database,
         user,
+        tls,
         percent: position.mirror_percent,
         salt: position.salt_of(position.mirror_percent),
         statements: match statements {
@@ -109,7 +119,6 @@ fn mirror_config(
         max_connections: each(max_connections),
         transaction_timeout: DurationText::from_millis(timeout),
         parameters,
-        tls: None,
     }
 }
 

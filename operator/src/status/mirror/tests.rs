@@ -65,6 +65,7 @@ impl Case {
             document: Some(&self.document),
             backend_faults: &[],
             credential_faults: &[],
+            certificate_ends: &[],
             apply_faults: &[],
             missing_parts: &[],
             observation: &observation,
