@@ -64,6 +64,14 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
         (json!({"backends": {"type": "Services"}}), "set exactly the member that type names"),
         (json!({"backends": {"type": "Dns"}}), "set exactly the member that type names"),
         (json!({"backends": {"static": {"servers": servers_named(&["pg-a", "pg-a"])}}}), "Duplicate value"),
+        (json!({"tls": {"client": "Require"}}), "client TLS needs a certificate"),
+        (json!({"tls": {"clientCa": {"name": "ca"}}}), "clientCa asks clients for certificates"),
+        (json!({"tls": {"server": "VerifyFull"}}), "VerifyCa and VerifyFull need serverCa"),
+        (json!({"tls": {"server": "Require", "serverCa": {"name": "ca"}}}), "serverCa is not looked at"),
+        (
+            json!({"mirror": {"target": {"host": "m"}, "tls": {"server": "VerifyCa"}}}),
+            "VerifyCa and VerifyFull need serverCa",
+        ),
         (json!({"auth": {"users": null}}), "UserList needs auth.users"),
     ] {
         let error = pool.patch(edit.clone()).await.expect_err(&edit.to_string());

@@ -25,6 +25,8 @@ async fn cluster_of_cloudnativepg_fails_over_moves_and_grows_under_load() -> Res
             "primary": {"name": "orders-rw"}, "replicas": {"name": "orders-ro"},
         }},
         "auth": {"type": "UserList", "users": [{"name": "orders-app"}]},
+        // The endpoints of Services are addresses, which its certificates do not name.
+        "tls": {"server": "VerifyCa", "serverCa": {"name": "orders-ca"}},
         "rollout": {"stage": "Split", "mode": "Immediate"},
         "pooling": {"checkoutTimeout": "60s"},
         "proxy": {"resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}},
