@@ -74,7 +74,7 @@ async fn cluster_of_cloudnativepg_fails_over_moves_and_grows_under_load() -> Res
     assert_eq!(restarts(&pool.wait_for_pods(2, 30).await?), before, "the pods are the same as before");
     println!("{}", cluster.kubectl(&["-n", namespace, "get", "pgrp,cluster"]).await?);
     cluster.kubectl(&["-n", namespace, "delete", "cluster", "orders", "--timeout=60s"]).await?;
-    cluster.kubectl(&["-n", namespace, "wait", "--for=delete", "pvc", "--all", "--timeout=60s"]).await?;
+    cluster.kubectl(&["-n", namespace, "wait", "--for=delete", "pvc", "--all", "--timeout=180s"]).await?;
     remove_volumes(cluster).await?;
     story.end().await
 }
