@@ -51,6 +51,16 @@ fn the_golden_document_with_tls_keeps_its_hash() {
 }
 
 #[test]
+fn the_example_of_the_page_on_tls_is_good() {
+    let page = include_str!("../../../../docs/tls.md");
+    let example = page.lines().skip_while(|line| *line != "    tls:").take_while(|line| !line.is_empty());
+    let example: Vec<_> = example.filter_map(|line| line.strip_prefix("    ")).collect();
+    let config = ProxyConfig::parse(format!("{MINIMAL}{}", example.join("\n")).as_bytes()).unwrap();
+    let tls = config.tls.unwrap();
+    assert!(tls.client.is_some() && tls.server.is_some() && config.mirror.unwrap().tls.is_some());
+}
+
+#[test]
 fn every_reason_is_given_at_once() {
     let reasons = reasons(
         "
