@@ -105,6 +105,7 @@ pub fn document(
         },
         mirror: pool.mirror.clone(),
         peers: Some(peers(pool)),
+        console: None,
         drain_timeout: duration_text(pool.proxy.drain_timeout),
     };
     config.generation = generation(&config, previous, known);

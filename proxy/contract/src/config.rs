@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::console::ConsoleConfig;
 use crate::duration::DurationText;
 use crate::mirror::MirrorConfig;
 use crate::peers::PeersConfig;
@@ -96,6 +97,9 @@ pub struct ProxyConfig {
     /// TLS on both sides; none where this is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
+    /// The console over psql; nobody may use it where this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub console: Option<ConsoleConfig>,
     /// How long clients have to reach a transaction boundary after SIGTERM.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: DurationText,

@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod config;
+pub mod console;
 pub mod duration;
 pub mod histogram;
 pub mod measures;

@@ -49,6 +49,9 @@ impl ProxyConfig {
         if let Some(tls) = &self.tls {
             tls.faults(&mut faults);
         }
+        if let Some(console) = &self.console {
+            console.faults(&mut faults);
+        }
         match &self.mirror {
             Some(mirror) => mirror.faults(&mut faults),
             None if self.stage == Stage::Mirror => faults.push("stage: Mirror needs mirror".to_owned()),

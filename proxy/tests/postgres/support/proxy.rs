@@ -59,6 +59,7 @@ pub fn document() -> ProxyConfig {
         mirror: None,
         peers: None,
         tls: None,
+        console: None,
         drain_timeout: DurationText::from_secs(20),
     }
 }
