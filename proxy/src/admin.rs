@@ -34,6 +34,7 @@ use crate::control::Control;
 use crate::error::ErrorKind;
 use crate::metrics::arms::sum;
 use crate::metrics::counter::Counter;
+use crate::metrics::pools::{PoolTotals, Pools};
 use crate::metrics::tls::{SideSnapshot, TlsSnapshot};
 use crate::metrics::{Routes, ServerSnapshot, Snapshot, WorkerMetrics, indexed, render, total};
 use crate::mirror::hub::Hub;
@@ -65,6 +66,8 @@ pub struct Admin {
     pub workers: Vec<Arc<WorkerMetrics>>,
     /// What this thread counts.
     pub own: Arc<WorkerMetrics>,
+    /// What clients have used.
+    pub pools: Arc<Pools>,
     /// Whether clients should be sent here.
     pub readiness: Readiness,
     /// The token that callers must show; `None` where certificates or the loopback address say enough.
@@ -275,6 +278,7 @@ fn is_allowed(admin: &Admin, headers: &HeaderMap) -> bool {
 
 fn report_of(admin: &Admin) -> ProxyReport {
     let workers = &admin.workers;
+    let PoolTotals { clients, active, waiting, transactions, queries, .. } = admin.pools.total();
     ProxyReport {
         proxy_version: env!("CARGO_PKG_VERSION").to_owned(),
         state: admin.readiness.state(),
@@ -282,14 +286,10 @@ fn report_of(admin: &Admin) -> ProxyReport {
         servers: admin.control.fleet.report(),
         conflict: admin.control.fleet.view().topology.conflict.clone(),
         credentials: admin.control.credentials.report(),
-        clients: ClientReport {
-            connected: total(workers, |w| &w.clients),
-            active: total(workers, |w| &w.clients_active),
-            waiting: total(workers, |w| &w.clients_waiting),
-        },
+        clients: ClientReport { connected: clients, active, waiting },
         totals: Totals {
-            transactions: total(workers, |w| &w.transactions),
-            queries: total(workers, |w| &w.queries),
+            transactions,
+            queries,
             server_errors: total(workers, |w| &w.server_errors),
             proxy_errors: (0..ErrorKind::ALL.len())
                 .map(|index| indexed(workers, |w| w.errors.get(index)))
@@ -416,6 +416,7 @@ fn snapshot(admin: &Admin) -> Snapshot {
         pool: view.active.config.pool.clone(),
         stage: view.active.config.stage.as_str(),
         generation: view.active.config.generation.0,
+        pools: admin.pools.total(),
         servers,
         error_kinds: ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect(),
         cancel_verdicts: CancelVerdict::ALL.iter().map(|verdict| verdict.as_str()).collect(),
@@ -434,7 +435,7 @@ fn snapshot(admin: &Admin) -> Snapshot {
 
 fn tls_of(admin: &Admin) -> TlsSnapshot {
     let secure = total(&admin.workers, |w| &w.clients_secure);
-    let all = total(&admin.workers, |w| &w.clients);
+    let all = admin.pools.total().clients;
     let now = jiff::Timestamp::now().as_second();
     let sides =
         admin.control.tls.counts().map(|(name, [completed, failed, broken], not_after)| SideSnapshot {

@@ -118,7 +118,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         document,
     );
     control.refresh_secrets().await;
-    let (audit, sites) = (Arc::default(), Arc::default());
+    let (audit, sites, pools) = (Arc::default(), Arc::default(), Arc::default());
     let catalogs = Catalogs::new(Arc::clone(&fleet), Arc::clone(&credentials), settings.none());
     let mirror = Arc::<Hub>::default();
     let context = Arc::new(Context {
@@ -130,6 +130,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         statements: pgrouting_proxy::server::prepared::Statements::default(),
         catalogs: Arc::clone(&catalogs),
         sites: Arc::clone(&sites),
+        pools: Arc::clone(&pools),
         verdicts: Arc::default(),
         fleet,
         credentials,
@@ -150,6 +151,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         cancels,
         workers: threads.metrics.iter().chain([&own]).cloned().collect(),
         own,
+        pools,
         readiness: Readiness::default(),
         token: read_token(&process)?,
         audit,

@@ -8,10 +8,12 @@ use prometheus::{
 
 use crate::metrics::arms::Arms;
 use crate::metrics::counter::Counter;
+use crate::metrics::pools::PoolTotals;
 use crate::metrics::tls::TlsSnapshot;
 
 pub mod arms;
 pub mod counter;
+pub mod pools;
 pub mod rollout;
 pub mod tls;
 
@@ -30,30 +32,14 @@ const PIN_REASONS: usize = 8;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerMetrics {
-    /// Clients that are logged in.
-    pub clients: Counter,
-    /// Those of them that came over TLS.
+    /// Clients that came over TLS.
     pub clients_secure: Counter,
-    /// Clients that hold a server connection.
-    pub clients_active: Counter,
-    /// Clients that wait for one.
-    pub clients_waiting: Counter,
-    /// Logins that succeeded.
-    pub logins: Counter,
     /// Logins that failed.
     pub logins_failed: Counter,
-    /// Transactions that ended.
-    pub transactions: Counter,
-    /// Requests that were answered.
-    pub queries: Counter,
     /// Errors of servers that were passed on.
     pub server_errors: Counter,
     /// Errors of ours, by kind.
     pub errors: [Counter; ERROR_KINDS],
-    /// Waits for a server connection.
-    pub waits: Counter,
-    /// Time spent in them, in microseconds.
-    pub wait_micros: Counter,
     /// Sessions that began to keep their connection, by reason.
     pub pins: [Counter; PIN_REASONS],
     /// Sessions that keep their connection now, by reason.
@@ -114,6 +100,8 @@ pub struct Snapshot {
     pub stage: &'static str,
     /// The generation in effect.
     pub generation: u64,
+    /// What is counted of clients and what they run, over all pools.
+    pub pools: PoolTotals,
     /// One entry a server.
     pub servers: Vec<ServerSnapshot>,
     /// Names of error kinds in index order.
@@ -213,9 +201,8 @@ fn clients(
         pinned.with_label_values(&[*reason]).set(i64::try_from(number).unwrap_or(i64::MAX));
     }
     let clients = gauges(registry, "pgrouting_proxy_clients", "Clients now, by state.", &["state"])?;
-    let sum = |field: Field| total(workers, field);
-    let (active, waiting) = (sum(|w| &w.clients_active), sum(|w| &w.clients_waiting));
-    let idle = sum(|w| &w.clients).saturating_sub(active + waiting);
+    let PoolTotals { clients: connected, active, waiting, .. } = snapshot.pools;
+    let idle = connected.saturating_sub(active + waiting);
     for (state, number) in [("active", active), ("waiting", waiting), ("idle", idle)] {
         clients.with_label_values(&[state]).set(i64::try_from(number).unwrap_or(i64::MAX));
     }
@@ -227,27 +214,41 @@ fn counters(
     workers: &[std::sync::Arc<WorkerMetrics>],
     snapshot: &Snapshot,
 ) -> Result<(), prometheus::Error> {
-    let plain: [(&str, &str, Field); 10] = [
-        ("pgrouting_proxy_transactions_total", "Transactions that ended.", |w| &w.transactions),
-        ("pgrouting_proxy_queries_total", "Requests that were answered.", |w| &w.queries),
-        ("pgrouting_proxy_server_errors_total", "Errors of servers that were passed on.", |w| {
-            &w.server_errors
-        }),
-        ("pgrouting_proxy_logins_total", "Client logins that succeeded.", |w| &w.logins),
-        ("pgrouting_proxy_logins_failed_total", "Client logins that failed.", |w| &w.logins_failed),
-        ("pgrouting_proxy_waits_total", "Waits for a server connection.", |w| &w.waits),
-        ("pgrouting_proxy_wait_microseconds_total", "Time spent waiting for a server connection.", |w| {
-            &w.wait_micros
-        }),
-        ("pgrouting_proxy_cancels_total", "Cancel requests passed on to a server.", |w| &w.cancels),
-        ("pgrouting_proxy_cancel_peers_asked_total", "Peers asked about cancel requests.", |w| {
-            &w.cancel_peers_asked
-        }),
-        ("pgrouting_proxy_connection_moves_total", "Server connections moved between threads.", |w| &w.moves),
+    let pools = &snapshot.pools;
+    let sum = |field: Field| total(workers, field);
+    let plain = [
+        ("pgrouting_proxy_transactions_total", "Transactions that ended.", pools.transactions),
+        ("pgrouting_proxy_queries_total", "Requests that were answered.", pools.queries),
+        (
+            "pgrouting_proxy_server_errors_total",
+            "Errors of servers that were passed on.",
+            sum(|w| &w.server_errors),
+        ),
+        ("pgrouting_proxy_logins_total", "Client logins that succeeded.", pools.logins),
+        ("pgrouting_proxy_logins_failed_total", "Client logins that failed.", sum(|w| &w.logins_failed)),
+        ("pgrouting_proxy_waits_total", "Waits for a server connection.", pools.waits),
+        (
+            "pgrouting_proxy_wait_microseconds_total",
+            "Time spent waiting for a server connection.",
+            pools.wait_micros,
+        ),
+        ("pgrouting_proxy_received_bytes_total", "Bytes that clients sent.", pools.received),
+        ("pgrouting_proxy_sent_bytes_total", "Bytes that servers sent.", pools.sent),
+        ("pgrouting_proxy_cancels_total", "Cancel requests passed on to a server.", sum(|w| &w.cancels)),
+        (
+            "pgrouting_proxy_cancel_peers_asked_total",
+            "Peers asked about cancel requests.",
+            sum(|w| &w.cancel_peers_asked),
+        ),
+        (
+            "pgrouting_proxy_connection_moves_total",
+            "Server connections moved between threads.",
+            sum(|w| &w.moves),
+        ),
     ];
-    for (name, help, field) in plain {
+    for (name, help, number) in plain {
         let counter = prometheus::IntCounter::new(name, help)?;
-        counter.inc_by(total(workers, field));
+        counter.inc_by(number);
         registry.register(Box::new(counter))?;
     }
     let arrays: [(&str, &str, &str, &[&str], IndexedField); 4] = [
@@ -494,9 +495,8 @@ mod tests {
     #[test]
     fn threads_are_summed() {
         let workers = [Arc::new(WorkerMetrics::default()), Arc::new(WorkerMetrics::default())];
-        workers[0].queries.add(2);
-        workers[1].queries.add(3);
-        workers[1].clients.add_one();
+        workers[0].server_errors.add(2);
+        workers[1].server_errors.add(3);
         let server = ServerSnapshot {
             name: "pg-0".to_owned(),
             role: "Primary",
@@ -509,10 +509,16 @@ mod tests {
             waiting: 0,
             leases: 9,
         };
-        let snapshot = Snapshot { servers: vec![server], error_kinds: vec!["client"], ..Snapshot::default() };
+        let snapshot = Snapshot {
+            servers: vec![server],
+            error_kinds: vec!["client"],
+            pools: PoolTotals { clients: 1, queries: 5, ..PoolTotals::default() },
+            ..Snapshot::default()
+        };
         let text = render(&workers, &snapshot).unwrap();
         for line in [
             "pgrouting_proxy_queries_total 5",
+            "pgrouting_proxy_server_errors_total 5",
             "pgrouting_proxy_clients{state=\"idle\"} 1",
             "pgrouting_proxy_server_connections{server=\"pg-0\",state=\"idle\"} 2",
             "pgrouting_proxy_server_up{role=\"Primary\",server=\"pg-0\"} 1",

@@ -41,13 +41,15 @@ pub struct Inbox {
     taken: usize,
     /// The task that reads will be woken by the socket: it asked once and nothing has come since.
     is_awaited: bool,
+    /// Bytes that were read since they were counted last.
+    received: u64,
 }
 
 impl Inbox {
     /// An inbox with something in it already.
     #[must_use]
     pub const fn with(bytes: Vec<u8>) -> Self {
-        Self { bytes, taken: 0, is_awaited: false }
+        Self { bytes, taken: 0, is_awaited: false, received: 0 }
     }
 
     /// Takes bytes off the front.
@@ -89,6 +91,11 @@ impl Inbox {
         } else {
             self.bytes.reserve(count);
         }
+    }
+
+    /// How many bytes were read since this was asked last.
+    pub const fn take_received(&mut self) -> u64 {
+        std::mem::replace(&mut self.received, 0)
     }
 
     /// Another task reads from now on.
@@ -146,6 +153,7 @@ impl Inbox {
             match read {
                 Ok(Some(got)) => {
                     self.is_awaited = false;
+                    self.received += got as u64;
                     return Poll::Ready(Ok(got));
                 }
                 Ok(None) if self.is_awaited && !was_ready => return Poll::Pending,

@@ -63,10 +63,8 @@ impl ConsoleConfig {
         }
         for (list, users) in [("adminUsers", &self.admin_users), ("statsUsers", &self.stats_users)] {
             if users.len() > USERS_MAX {
-                faults.push(format!(
-                    "console.{list}: {} given, at most {USERS_MAX} are allowed",
-                    users.len()
-                ));
+                faults
+                    .push(format!("console.{list}: {} given, at most {USERS_MAX} are allowed", users.len()));
             }
             let mut names = BTreeSet::new();
             for user in users {

@@ -269,6 +269,7 @@ impl Handshake {
             parameters,
             prepared: PreparedSet::default(),
             unnamed: None,
+            parses: 0,
             replies: Replies::default(),
             is_skipping: false,
             is_unsynced: false,

@@ -72,6 +72,8 @@ pub struct ServerConnection {
     pub prepared: PreparedSet,
     /// The id of the definition that its unnamed statement has.
     pub unnamed: Option<u64>,
+    /// `Parse` messages that it was sent and that are not counted yet.
+    pub parses: u32,
     /// What it owes.
     pub replies: Replies,
     /// An error in the extended protocol was answered and its Sync is still to come from the client: the server

@@ -30,9 +30,8 @@ const READ_ONLY: &str = "default_transaction_read_only";
 impl Session {
     /// An exchange has come to its end: sees to what it leaves behind.
     pub(super) async fn end(&mut self, stop: Result<Stop, ()>, running: Running) -> Result<(), End> {
-        let Running { lease, progress: Progress { seen, .. }, .. } = running;
-        self.tenancy.worker.metrics.clients_active.take_one();
-        self.tenancy.worker.count(&seen);
+        let Running { mut lease, progress: Progress { seen, .. }, .. } = running;
+        self.count(&seen, &mut lease);
         if seen.is_read_only || matches!(stop, Ok(Stop::ServerGone(_))) {
             self.tenancy.hurry();
         }
@@ -88,6 +87,21 @@ impl Session {
                 Err(End::Told(end::shutdown()))
             }
         }
+    }
+
+    /// Counts an exchange that has ended.
+    #[inline]
+    pub(super) fn count(&mut self, seen: &Seen, lease: &mut Lease) {
+        let counts = &self.tenancy.counts;
+        counts.ended.add_one();
+        counts.queries.add(seen.queries);
+        counts.transactions.add(seen.transactions);
+        counts.received.add(self.client.inbox.take_received());
+        counts.sent.add(lease.inbox.take_received());
+        if seen.errors > 0 {
+            self.tenancy.worker.metrics.server_errors.add(seen.errors);
+        }
+        self.client.statements.count(counts, &mut lease.parses);
     }
 
     /// What a session is notified of it can read.

@@ -16,6 +16,7 @@ use crate::classify::cache::Verdicts;
 use crate::error::ErrorKind;
 use crate::fleet::Fleet;
 use crate::metrics::counter::Counter;
+use crate::metrics::pools::Pools;
 use crate::metrics::{ROUTES, WorkerMetrics};
 use crate::mirror::hub::Hub;
 use crate::peers::Peers;
@@ -24,7 +25,6 @@ use crate::route::{Access, Refusal, Why};
 use crate::server::connection::{Identities, Parameters, WorkerId};
 use crate::server::prepared::Statements;
 use crate::server::settings::SettingsRegistry;
-use crate::session::relay::Seen;
 use crate::session::state::Databases;
 use crate::sites::Sites;
 use crate::tls::store::TlsStore;
@@ -68,6 +68,8 @@ pub struct Context {
     pub audit: Arc<Audit>,
     /// Where clients read after they have written.
     pub sites: Arc<Sites>,
+    /// What is counted of each role and database.
+    pub pools: Arc<Pools>,
     /// Roles and databases.
     pub identities: Arc<Identities>,
     /// What servers report at a login.
@@ -100,15 +102,6 @@ impl Worker {
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Adds what was seen in an exchange.
-    pub fn count(&self, seen: &Seen) {
-        self.metrics.queries.add(seen.queries);
-        self.metrics.transactions.add(seen.transactions);
-        if seen.errors > 0 {
-            self.metrics.server_errors.add(seen.errors);
-        }
     }
 
     /// Ends when an idle session has to leave: some time after the thread began to drain, by lot, so that not all

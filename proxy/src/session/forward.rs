@@ -192,6 +192,11 @@ fn take(
     message: &[u8],
     header: Header,
 ) {
+    match header.kind {
+        PARSE => client.statements.note_parse(),
+        BIND => client.statements.note_bind(),
+        _ => {}
+    }
     let understood = match header.kind {
         PARSE | BIND | DESCRIBE | CLOSE if !client.state.is_tracked => {
             take_as_it_is(client, server, message, header.kind);
@@ -221,7 +226,10 @@ fn take_as_it_is(client: &mut Client, server: &mut ServerConnection, message: &[
         client.state.note(&touches(sql), sql);
     }
     let owed = match kind {
-        PARSE => Owed::PlainParse,
+        PARSE => {
+            server.parses += 1;
+            Owed::PlainParse
+        }
         BIND => Owed::Bind(0),
         DESCRIBE => Owed::Describe(0),
         _ => Owed::Close,
@@ -338,13 +346,14 @@ fn take_parse(
         let server_before = server.unnamed.replace(statement.id);
         let client_before = client.statements.define_unnamed(Some(statement));
         let before = UnnamedBefore { client: client_before, server: server_before, discards: false };
+        server.parses += 1;
         pass(server, message, Some(Owed::UnnamedParse(before)));
         return Some(());
     }
     if let Some(existing) = client.statements.find(parsed.name).cloned() {
         // PostgreSQL refuses a second statement of one name; so that it does, it must have the first.
         prepare(server, &existing);
-        put_parse(server.outbox.bytes(), existing.name.as_bytes(), parsed.definition);
+        send_parse(server, existing.name.as_bytes(), parsed.definition);
         let definition = client.statements.define(parsed.name, Some(existing));
         server.replies.push(Owed::Parse(definition));
         return Some(());
@@ -374,7 +383,7 @@ fn take_parse(
         close(server, &statement);
     }
     make_room(server, &statement);
-    put_parse(server.outbox.bytes(), statement.name.as_bytes(), parsed.definition);
+    send_parse(server, statement.name.as_bytes(), parsed.definition);
     server.replies.push(Owed::Parse(definition));
     Some(())
 }
@@ -457,8 +466,13 @@ pub fn prepare(server: &mut ServerConnection, statement: &Arc<Statement>) {
         Standing::Absent => {}
     }
     make_room(server, statement);
-    put_parse(server.outbox.bytes(), statement.name.as_bytes(), &statement.definition);
+    send_parse(server, statement.name.as_bytes(), &statement.definition);
     server.replies.push(Owed::HiddenParse(Arc::clone(statement)));
+}
+
+fn send_parse(server: &mut ServerConnection, name: &[u8], definition: &[u8]) {
+    server.parses += 1;
+    put_parse(server.outbox.bytes(), name, definition);
 }
 
 /// Closes a statement at the server, which is to be prepared anew.
@@ -481,7 +495,7 @@ fn give_unnamed(server: &mut ServerConnection, statement: Option<&Arc<Statement>
     match statement {
         Some(statement) if server.unnamed != Some(statement.id) => {
             let before = server.unnamed.replace(statement.id);
-            put_parse(server.outbox.bytes(), b"", &statement.definition);
+            send_parse(server, b"", &statement.definition);
             server.replies.push(Owed::HiddenUnnamedParse(before));
         }
         None => {

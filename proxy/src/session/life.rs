@@ -75,7 +75,8 @@ impl Session {
     /// Serves the client until it leaves or has to.
     pub(super) async fn run(mut self) {
         let worker = Arc::clone(&self.tenancy.worker);
-        worker.metrics.clients.add_one();
+        let counts = Arc::clone(&self.tenancy.counts);
+        counts.clients.add_one();
         let is_secure = self.client.stream.is_secure();
         if is_secure {
             worker.metrics.clients_secure.add_one();
@@ -100,8 +101,11 @@ impl Session {
                 end
             }
             Ok(lease) => {
-                worker.metrics.logins.add_one();
+                counts.logins.add_one();
                 if let Some(lease) = lease {
+                    // It was given for all that the client will run.
+                    counts.begun.add_one();
+                    counts.ended.add_one();
                     self.count_pin(Some(PinReason::SessionMode));
                     self.kept = Some((PinReason::SessionMode, lease));
                 }
@@ -136,7 +140,7 @@ impl Session {
         // What cannot be undone goes with its connection.
         let kept = self.kept.take().filter(|_| !self.client.state.is_spoilt());
         drop(self);
-        metrics.clients.take_one();
+        counts.clients.take_one();
         if is_secure {
             metrics.clients_secure.take_one();
         }
@@ -154,6 +158,7 @@ impl Session {
                 self.serve(signals).await
             }
             Some((reason, lease)) => {
+                self.tenancy.counts.kept.add_one();
                 let is_pinned = reason != PinReason::SessionMode;
                 self.decision = Decision::UNKNOWN;
                 self.measured.await_request(&self.client, &self.tenancy);
@@ -182,6 +187,7 @@ impl Session {
         if self.decision.aim.side == Side::Primary
             && let Some((_, lease)) = self.kept.take()
         {
+            self.tenancy.counts.kept.add_one();
             note_kept(&mut self.client, &mut self.tenancy, &lease, self.decision.why);
             return self.exchange(lease, signals).await;
         }
@@ -196,6 +202,7 @@ impl Session {
                 self.exchange(lease, signals).await
             }
             (Err(_), Some((_, lease))) => {
+                self.tenancy.counts.kept.add_one();
                 note_kept(&mut self.client, &mut self.tenancy, &lease, Why::NoReplica);
                 self.exchange(lease, signals).await
             }
@@ -265,7 +272,7 @@ impl Session {
         copying::begin(&mut self.client, &self.tenancy, &self.decision, self.pinned);
         let is_preparing = !Arc::ptr_eq(&lease.settings, &self.client.state.settings);
         self.cancel.begin(&lease.cancel, is_preparing);
-        self.tenancy.worker.metrics.clients_active.add_one();
+        self.tenancy.counts.begun.add_one();
         Running { lease, progress: Progress::default(), is_preparing }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::metrics::pools::PoolMetrics;
 use crate::server::prepared::Statement;
 use crate::server::replies::Definition;
 
@@ -13,6 +14,15 @@ pub struct ClientStatements {
     unnamed: Option<Arc<Statement>>,
     /// What was forgotten last: errors that are still to come may name it.
     forgotten: Named,
+    /// Messages of the extended protocol that are not counted yet.
+    sent: Sent,
+}
+
+/// How many messages of the extended protocol there have been.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Sent {
+    parses: u32,
+    binds: u32,
 }
 
 /// Statements by the client's names.
@@ -51,6 +61,27 @@ impl ClientStatements {
     /// but the simple query that carried it ended it.
     pub fn clear(&mut self) {
         self.forgotten = std::mem::take(&mut self.named);
+    }
+
+    /// The client has sent a `Parse`.
+    pub const fn note_parse(&mut self) {
+        self.sent.parses = self.sent.parses.saturating_add(1);
+    }
+
+    /// The client has sent a `Bind`.
+    pub const fn note_bind(&mut self) {
+        self.sent.binds = self.sent.binds.saturating_add(1);
+    }
+
+    /// Counts what has been sent, and what the server was sent for it. Costs next to nothing where it is nothing.
+    #[inline]
+    pub fn count(&mut self, counts: &PoolMetrics, server_parses: &mut u32) {
+        if self.sent != Sent::default() {
+            let Sent { parses, binds } = std::mem::take(&mut self.sent);
+            counts.client_parses.add(parses.into());
+            counts.binds.add(binds.into());
+            counts.server_parses.add(std::mem::take(server_parses).into());
+        }
     }
 
     /// Nothing is under way: no error can name what was forgotten.

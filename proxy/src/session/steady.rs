@@ -120,9 +120,8 @@ impl Session {
     }
 
     fn end_at_once(&mut self) -> Result<(), End> {
-        let Some(Running { lease, progress, .. }) = self.running.take() else { return Ok(()) };
-        self.tenancy.worker.metrics.clients_active.take_one();
-        self.tenancy.worker.count(&progress.seen);
+        let Some(Running { mut lease, progress, .. }) = self.running.take() else { return Ok(()) };
+        self.count(&progress.seen, &mut lease);
         self.measured.finish(&self.tenancy.worker.metrics.arms, &progress.seen);
         self.client.routing.rescue.disarm();
         self.note_floor(&progress.seen);

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
 use crate::metrics::WorkerMetrics;
+use crate::metrics::pools::PoolMetrics;
 use crate::pool::lease::{Lease, Slot};
 use crate::pool::server_pool::{Grant, Request, Taken};
 use crate::route::{Access, Aim, Route, Side, route};
@@ -49,6 +50,8 @@ pub struct Tenancy {
     pub limits: Limits,
     /// Role and database.
     pub identity: Arc<Identity>,
+    /// What this thread counts of its pool.
+    pub counts: Arc<PoolMetrics>,
     /// Where its statements may run.
     pub access: Access,
     /// What the transaction at hand wants of the servers.
@@ -82,6 +85,7 @@ impl Tenancy {
             views: context.fleet.subscribe(),
             limits: limits_of(&view),
             view,
+            counts: context.pools.of(&identity.user, &identity.database, worker.id.0),
             context,
             worker,
             identity,
@@ -150,7 +154,7 @@ impl Tenancy {
         settings: &Arc<Settings>,
         asked: Option<Asked>,
     ) -> Result<Lease, Refusal> {
-        let counted = CountedWait::begin(Arc::clone(&self.worker.metrics));
+        let counted = CountedWait::begin(Arc::clone(&self.worker.metrics), Arc::clone(&self.counts));
         // Boxed, so that the rare wait does not make every session larger.
         Box::pin(self.wait(settings, counted.began, asked)).await
     }
@@ -329,22 +333,23 @@ impl Tenancy {
 /// A wait for a connection, which is over, and counted, when this is dropped: whoever gives up has waited too.
 struct CountedWait {
     metrics: Arc<WorkerMetrics>,
+    counts: Arc<PoolMetrics>,
     began: Instant,
 }
 
 impl CountedWait {
-    fn begin(metrics: Arc<WorkerMetrics>) -> Self {
-        metrics.clients_waiting.add_one();
-        Self { metrics, began: Instant::now() }
+    fn begin(metrics: Arc<WorkerMetrics>, counts: Arc<PoolMetrics>) -> Self {
+        counts.waiting.add_one();
+        Self { metrics, counts, began: Instant::now() }
     }
 }
 
 impl Drop for CountedWait {
     fn drop(&mut self) {
         let waited = self.began.elapsed();
-        self.metrics.clients_waiting.take_one();
-        self.metrics.waits.add_one();
-        self.metrics.wait_micros.add(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
+        self.counts.waiting.take_one();
+        self.counts.waits.add_one();
+        self.counts.wait_micros.add(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
         self.metrics.arms.waits.count(waited);
     }
 }
