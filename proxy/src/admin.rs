@@ -19,7 +19,7 @@ use pgrouting_contract::measures::{Measures, RefusedStatement};
 use pgrouting_contract::mirror::MirrorReport;
 use pgrouting_contract::peers::CANCEL_PATH;
 use pgrouting_contract::report::{
-    ClientReport, ConfigOutcome, EPOCH_HEADER, Health, ProxyReport, ProxyState, ReadAfterWrite,
+    ClientReport, ConfigOutcome, EPOCH_HEADER, HaltReport, Health, ProxyReport, ProxyState, ReadAfterWrite,
     SessionStateUse, SplitReport, Totals,
 };
 use subtle::ConstantTimeEq as _;
@@ -32,6 +32,7 @@ use crate::classify::verdict::Verdict;
 use crate::config::Source;
 use crate::control::Control;
 use crate::error::ErrorKind;
+use crate::fleet::halts::Halts;
 use crate::metrics::arms::sum;
 use crate::metrics::counter::Counter;
 use crate::metrics::pools::{PoolTotals, Pools};
@@ -301,6 +302,7 @@ fn report_of(admin: &Admin) -> ProxyReport {
             .map(|(index, reason)| (reason.as_str().to_owned(), indexed(workers, |w| w.pinned.get(index))))
             .filter(|(_, clients)| *clients > 0)
             .collect(),
+        halts: halts_of(admin),
         split: split_of(admin),
         mirror: mirror_of(admin),
         tls: admin.control.tls.report(),
@@ -317,6 +319,18 @@ fn report_of(admin: &Admin) -> ProxyReport {
             })
             .collect(),
     }
+}
+
+/// What the console has stopped, if anything.
+fn halts_of(admin: &Admin) -> Option<HaltReport> {
+    let view = admin.control.fleet.view();
+    let Halts { is_all_paused, paused, disabled } = &*view.halts;
+    let halts = HaltReport {
+        is_all_paused: *is_all_paused,
+        paused: paused.iter().cloned().collect(),
+        disabled: disabled.iter().cloned().collect(),
+    };
+    (halts != HaltReport::default()).then_some(halts)
 }
 
 /// What came of the copies, where there is a mirror, in effect or not.
@@ -417,6 +431,7 @@ fn snapshot(admin: &Admin) -> Snapshot {
         stage: view.active.config.stage.as_str(),
         generation: view.active.config.generation.0,
         pools: admin.pools.total(),
+        halts: halts_of(admin).unwrap_or_default(),
         servers,
         error_kinds: ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect(),
         cancel_verdicts: CancelVerdict::ALL.iter().map(|verdict| verdict.as_str()).collect(),

@@ -4,12 +4,13 @@
 //! client while a request for it is on its way: a session waits for that before it gives its connection back.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use subtle::ConstantTimeEq as _;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::cancel::mark::MarkSecret;
 use crate::server::cancel_target::CancelTarget;
@@ -28,6 +29,8 @@ const IN_FLIGHT_MAX: u32 = 4;
 pub struct CancelRegistry {
     sessions: Mutex<HashMap<i32, Vec<Known>>>,
     marks: Mutex<Marks>,
+    /// The time, as whoever keeps it has said last, in seconds since 1970: costs nothing to read.
+    clock: AtomicU64,
 }
 
 /// A session that can be cancelled.
@@ -56,13 +59,30 @@ pub struct CancelSlot {
 #[derive(Debug, Default)]
 struct SlotState {
     running: Option<Arc<CancelTarget>>,
+    /// The connection that the session keeps between its transactions.
+    kept: Option<Arc<CancelTarget>>,
+    /// When its latest request was taken up, in seconds since 1970.
+    asked_at: u64,
     /// The connection runs what is ours first: requests wait.
     is_preparing: bool,
     in_flight: u32,
-    /// The session waits for a connection.
-    is_waiting: bool,
+    /// Since when the session waits for a connection, if it does.
+    waiting_since: Option<Instant>,
     /// The wait was asked to end.
     is_asked: bool,
+}
+
+/// What a session runs, for whoever looks.
+#[derive(Debug, Clone, Default)]
+pub struct Running {
+    /// What cancels at the server connection that it has, for a transaction or longer.
+    pub server: Option<Arc<CancelTarget>>,
+    /// Whether anything is under way there.
+    pub is_active: bool,
+    /// Since when it waits for one, if it does.
+    pub waiting_since: Option<Instant>,
+    /// When its latest request was taken up, in seconds since 1970, give or take one; 0 where there was none.
+    pub asked_at: u64,
 }
 
 /// A session's place in the registry; it leaves when this is dropped.
@@ -119,7 +139,7 @@ impl CancelVerdict {
 impl Default for CancelRegistry {
     fn default() -> Self {
         let marks = Marks { now: MarkSecret::random(), before: None };
-        Self { sessions: Mutex::default(), marks: Mutex::new(marks) }
+        Self { sessions: Mutex::default(), marks: Mutex::new(marks), clock: AtomicU64::new(0) }
     }
 }
 
@@ -131,6 +151,11 @@ impl CancelRegistry {
         if marks.now != secret {
             marks.before = Some(std::mem::replace(&mut marks.now, secret));
         }
+    }
+
+    /// Tells the time, in seconds since 1970. To be called once in a second.
+    pub fn tick(&self, seconds: u64) {
+        self.clock.store(seconds, Ordering::Relaxed);
     }
 
     /// Whether a proxy that shares our secret may have given that key.
@@ -243,11 +268,24 @@ impl CancelSlot {
     /// Asks a session that waits for a connection to give up. Tells whether it waits.
     fn ask(&self) -> bool {
         let mut state = locked(&self.state);
-        if state.is_waiting {
+        let is_waiting = state.waiting_since.is_some();
+        if is_waiting {
             state.is_asked = true;
             self.asked.notify_waiters();
         }
-        state.is_waiting
+        is_waiting
+    }
+
+    /// What the session runs.
+    #[must_use]
+    pub fn running(&self) -> Running {
+        let state = locked(&self.state);
+        Running {
+            server: state.running.as_ref().or(state.kept.as_ref()).cloned(),
+            is_active: state.running.is_some(),
+            waiting_since: state.waiting_since,
+            asked_at: state.asked_at,
+        }
     }
 }
 
@@ -256,11 +294,22 @@ struct Wait<'a>(&'a CancelSlot);
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        locked(&self.0.state).is_waiting = false;
+        locked(&self.0.state).waiting_since = None;
     }
 }
 
 impl CancelHandle {
+    /// What the session runs, for others to look at.
+    #[must_use]
+    pub const fn slot(&self) -> &Arc<CancelSlot> {
+        &self.slot
+    }
+
+    /// The session keeps this connection between its transactions from now on, or none.
+    pub fn keep(&self, target: Option<&Arc<CancelTarget>>) {
+        locked(&self.slot.state).kept = target.cloned();
+    }
+
     /// Takes the process id of the server process that serves this session from now on to its end, and a new secret
     /// with it. The client must not have been given its key yet.
     pub fn take_process_id(&mut self, process_id: i32) {
@@ -273,7 +322,7 @@ impl CancelHandle {
     pub async fn cancelled(&self) {
         {
             let mut state = locked(&self.slot.state);
-            state.is_waiting = true;
+            state.waiting_since = Some(Instant::now());
             state.is_asked = false;
         }
         let wait = Wait(&self.slot);
@@ -294,6 +343,7 @@ impl CancelHandle {
     pub fn begin(&self, target: &Arc<CancelTarget>, is_preparing: bool) {
         let mut state = locked(&self.slot.state);
         state.running = Some(Arc::clone(target));
+        state.asked_at = self.registry.clock.load(Ordering::Relaxed);
         state.is_preparing = is_preparing;
     }
 

@@ -99,19 +99,24 @@ impl Control {
     }
 
     /// Reads the document's file again because somebody asked.
-    pub async fn reload(&self) {
-        match tokio::fs::read(&self.path).await {
-            Ok(document) => {
-                let answer = self.offer(&document, Source::Reload);
-                if answer.outcome == ConfigOutcome::Stale {
-                    warn!(reasons = answer.reasons.join("; "), "the file is not taken");
-                }
-                self.lock().document = document;
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn reload(&self) -> std::io::Result<ConfigAnswer> {
+        let reloaded = tokio::fs::read(&self.path).await.map(|document| {
+            let answer = self.offer(&document, Source::Reload);
+            if answer.outcome == ConfigOutcome::Stale {
+                warn!(reasons = answer.reasons.join("; "), "the file is not taken");
             }
-            Err(error) => warn!(path = %self.path.display(), %error, "the document cannot be read"),
+            self.lock().document = document;
+            answer
+        });
+        if let Err(error) = &reloaded {
+            warn!(path = %self.path.display(), %error, "the document cannot be read");
         }
         self.refresh_secrets().await;
         self.tls.refresh();
+        reloaded
     }
 
     /// Looks after files and idle connections for ever.
@@ -120,6 +125,7 @@ impl Control {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            self.cancels.tick(u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or_default());
             self.look_at_document().await;
             self.refresh_secrets().await;
             self.tls.refresh();

@@ -15,6 +15,7 @@ use tracing::info;
 
 use crate::auth::users::Credentials;
 use crate::config::ActiveConfig;
+use crate::fleet::halts::Halts;
 use crate::fleet::members::{Member, Members};
 use crate::monitor::{Monitor, Observation};
 use crate::pool::server_pool::{PoolLimits, ServerPool};
@@ -27,6 +28,7 @@ use crate::tls::servers::ServerTls;
 use crate::tls::store::Side;
 use crate::topology::{ServerState, Topology};
 
+pub mod halts;
 pub mod members;
 
 /// Everything that a session looks at to find a server.
@@ -42,6 +44,8 @@ pub struct View {
     pub hurries: Vec<Arc<Notify>>,
     /// How far they have come, in the same order.
     pub positions: Vec<Arc<Position>>,
+    /// What the console has stopped.
+    pub halts: Arc<Halts>,
 }
 
 /// All servers.
@@ -71,6 +75,7 @@ impl Fleet {
             pools: Vec::new(),
             hurries: Vec::new(),
             positions: Vec::new(),
+            halts: Arc::default(),
         };
         let fleet = Arc::new(Self {
             view: watch::Sender::new(Arc::new(empty)),
@@ -230,6 +235,19 @@ impl Fleet {
         self.publish(&mut members, &active);
     }
 
+    /// Stops something, or lets it go on. When this comes back, whoever looks at the view sees it.
+    pub fn halt<T>(&self, change: impl FnOnce(&mut Halts) -> T) -> T {
+        let mut members = self.lock();
+        let mut halts = Halts::clone(&members.halts);
+        let changed = change(&mut halts);
+        if halts != *members.halts {
+            members.halts = Arc::new(halts);
+            let active = self.view().active.clone();
+            self.publish(&mut members, &active);
+        }
+        changed
+    }
+
     /// How far replicas are behind, by name, where known.
     #[must_use]
     pub fn lags(&self) -> HashMap<String, Lag> {
@@ -283,6 +301,7 @@ impl Fleet {
         let is_same = |view: &View| {
             view.topology == topology
                 && Arc::ptr_eq(&view.active, active)
+                && Arc::ptr_eq(&view.halts, &members.halts)
                 && view.pools.len() == members.all.len()
                 && view.pools.iter().zip(&members.all).all(|(pool, member)| Arc::ptr_eq(pool, &member.pool))
         };
@@ -296,6 +315,7 @@ impl Fleet {
             pools: all.iter().map(|m| Arc::clone(&m.pool)).collect(),
             hurries: all.iter().map(|m| Arc::clone(&m.hurry)).collect(),
             positions: all.iter().map(|m| Arc::clone(&m.position)).collect(),
+            halts: Arc::clone(&members.halts),
         };
         self.view.send_replace(Arc::new(view));
     }

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod admin_tls;
+pub mod console;
 pub mod listener;
 pub mod session;
 
@@ -24,6 +25,7 @@ pub mod monitor;
 pub mod peers;
 pub mod positions;
 pub mod roles;
+pub mod roster;
 pub mod sites;
 pub mod standing;
 pub mod tally;

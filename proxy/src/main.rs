@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -15,14 +14,18 @@ use pgrouting_proxy::auth::users::Credentials;
 use pgrouting_proxy::cancel::CancelRegistry;
 use pgrouting_proxy::catalogs::Catalogs;
 use pgrouting_proxy::config::{ActiveConfig, ConfigStore};
+use pgrouting_proxy::console::command::Shutdown;
+use pgrouting_proxy::console::sources::{LOOK_INTERVAL, Sources};
 use pgrouting_proxy::control::Control;
 use pgrouting_proxy::fleet::Fleet;
 use pgrouting_proxy::listener::{self, Accepted};
 use pgrouting_proxy::metrics::WorkerMetrics;
+use pgrouting_proxy::metrics::pools::Pools;
 use pgrouting_proxy::mirror::hub::Hub;
 use pgrouting_proxy::mirror::service::Service;
 use pgrouting_proxy::peers::Peers;
 use pgrouting_proxy::roles::Roles;
+use pgrouting_proxy::roster::Alarm;
 use pgrouting_proxy::route::Access;
 use pgrouting_proxy::server::connection::{Identities, WorkerId};
 use pgrouting_proxy::server::settings::SettingsRegistry;
@@ -30,7 +33,7 @@ use pgrouting_proxy::session::context::{Context, Worker};
 use pgrouting_proxy::session::state::Databases;
 use pgrouting_proxy::tls::store::TlsStore;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -118,14 +121,17 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         document,
     );
     control.refresh_secrets().await;
-    let (audit, sites, pools) = (Arc::default(), Arc::default(), Arc::default());
+    let (audit, sites, pools) = (Arc::default(), Arc::default(), Arc::<Pools>::default());
     let catalogs = Catalogs::new(Arc::clone(&fleet), Arc::clone(&credentials), settings.none());
     let mirror = Arc::<Hub>::default();
+    let (console, mut shutdowns) = Sources::new(&control, &pools, &mirror);
     let context = Arc::new(Context {
+        console: Arc::clone(&console),
         mirror: Arc::clone(&mirror),
         zone: std::env::var("PGROUTING_ZONE").ok().filter(|zone| !zone.is_empty()),
         roles: Roles::new(Arc::clone(&credentials), settings.none()),
         cancels: Arc::clone(&cancels),
+        roster: Arc::clone(&console.roster),
         peers: Peers::default(),
         statements: pgrouting_proxy::server::prepared::Statements::default(),
         catalogs: Arc::clone(&catalogs),
@@ -140,7 +146,6 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         audit: Arc::clone(&audit),
         identities,
         greetings: pgrouting_proxy::session::context::Greetings::default(),
-        clients: pgrouting_proxy::session::context::ClientCount::default(),
         secret: rand::random(),
     });
     let threads = Threads::start(&process, &context)?;
@@ -164,9 +169,11 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
     tokio::spawn(watch_primary(Arc::clone(&admin)));
     let background = Arc::clone(&control);
     tokio::spawn(async move { background.run().await });
+    let history = Arc::clone(&console.history);
+    tokio::spawn(async move { history.run().await });
     info!(listen = process.listen, generation = active.config.generation.0, "serving");
-    wait_for_stop(&control).await?;
-    let stopped = stop(&admin, threads, drain_timeout).await;
+    let how = wait_for_stop(&control, &mut shutdowns).await?;
+    let stopped = stop(&admin, threads, drain_timeout, how, &console).await;
     copies.cancel();
     stopped
 }
@@ -198,34 +205,59 @@ async fn watch_primary(admin: Arc<Admin>) {
     }
 }
 
-/// Reloads at SIGHUP; returns at SIGTERM or SIGINT.
-async fn wait_for_stop(control: &Control) -> anyhow::Result<()> {
+/// Reloads at SIGHUP; returns at SIGTERM or SIGINT, or with what the console says.
+async fn wait_for_stop(
+    control: &Control,
+    shutdowns: &mut watch::Receiver<Option<Shutdown>>,
+) -> anyhow::Result<Option<Shutdown>> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
         tokio::select! {
-            _ = hangup.recv() => control.reload().await,
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            // What comes of it is in the log.
+            _ = hangup.recv() => drop(control.reload().await),
+            _ = terminate.recv() => return Ok(None),
+            _ = interrupt.recv() => return Ok(None),
+            Ok(()) = shutdowns.changed() => return Ok(*shutdowns.borrow()),
         }
     }
 }
 
-/// Lets clients leave at their transaction boundaries, and the rest when the time is up or a second signal comes.
-async fn stop(admin: &Admin, threads: Threads, drain_timeout: Duration) -> anyhow::Result<()> {
+/// Lets clients leave at their transaction boundaries, and the rest when the time is up or a second signal comes. The
+/// console may have said that they are to leave at once, or to be waited for without an end.
+async fn stop(
+    admin: &Admin,
+    threads: Threads,
+    drain_timeout: Duration,
+    how: Option<Shutdown>,
+    console: &Sources,
+) -> anyhow::Result<()> {
     admin.readiness.begin_draining();
     let mut again = signal(SignalKind::terminate())?;
-    let grace = ACCEPT_GRACE.min(drain_timeout / 4);
+    let (grace, drain_timeout) = match how {
+        None => (ACCEPT_GRACE.min(drain_timeout / 4), drain_timeout),
+        Some(Shutdown::AtOnce) => (Duration::ZERO, Duration::ZERO),
+        Some(Shutdown::WaitForServers) => (Duration::ZERO, drain_timeout),
+        Some(Shutdown::WaitForClients) => {
+            threads.closing.cancel();
+            info!("the last client is waited for");
+            tokio::select! {
+                () = until_left(console) => {}
+                _ = again.recv() => {}
+            }
+            (Duration::ZERO, drain_timeout)
+        }
+    };
     info!(?grace, ?drain_timeout, "draining");
     let deadline = tokio::time::Instant::now() + drain_timeout;
     tokio::select! {
         () = tokio::time::sleep(grace) => {}
         _ = again.recv() => {}
     }
-    threads.stopping.store(true, Ordering::Relaxed);
+    threads.alarm.raise();
     threads.drain.cancel();
-    let Threads { kill, ended, metrics: _, drain: _, stopping: _, accepting } = threads;
+    let Threads { kill, ended, metrics: _, drain: _, closing: _, alarm: _, accepting } = threads;
     drop(accepting);
     let mut all_ended = std::pin::pin!(async {
         for thread in ended {
@@ -245,6 +277,13 @@ async fn stop(admin: &Admin, threads: Threads, drain_timeout: Duration) -> anyho
     }
     info!("stopped");
     Ok(())
+}
+
+/// Ends when nobody is connected but those at the console.
+async fn until_left(console: &Sources) {
+    while !console.clients().is_empty() {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
 }
 
 /// The sockets of the process, all open or none.
@@ -281,7 +320,7 @@ impl Sockets {
     fn serve(self, process: &ProcessConfig, admin: &Arc<Admin>, threads: &Threads) -> anyhow::Result<()> {
         for (listener, access) in self.clients {
             let handovers = threads.accepting.clone();
-            tokio::spawn(listener::accept(listener, access, handovers, threads.drain.clone()));
+            tokio::spawn(listener::accept(listener, access, handovers, threads.closing.clone()));
         }
         tokio::spawn(admin::serve::plain(self.probe, admin::public_routes(Arc::clone(admin))));
         let routes = admin::admin_routes(Arc::clone(admin));
@@ -309,8 +348,10 @@ struct Threads {
     accepting: Vec<mpsc::Sender<Accepted>>,
     metrics: Vec<Arc<WorkerMetrics>>,
     ended: Vec<oneshot::Receiver<()>>,
-    stopping: Arc<AtomicBool>,
+    alarm: Arc<Alarm>,
     drain: CancellationToken,
+    /// Cancelled when no client is accepted any more, at the latest when they have to leave.
+    closing: CancellationToken,
     kill: CancellationToken,
 }
 
@@ -320,12 +361,14 @@ impl Threads {
             0 => u16::try_from(std::thread::available_parallelism()?.get()).unwrap_or(u16::MAX),
             workers => workers,
         };
+        let drain = CancellationToken::new();
         let mut threads = Self {
             accepting: Vec::new(),
             metrics: Vec::new(),
             ended: Vec::new(),
-            stopping: Arc::new(AtomicBool::new(false)),
-            drain: CancellationToken::new(),
+            alarm: Arc::clone(context.roster.alarm()),
+            closing: drain.child_token(),
+            drain,
             kill: CancellationToken::new(),
         };
         for number in 0..count {
@@ -356,7 +399,7 @@ impl Threads {
         Arc::new(Worker {
             id: WorkerId(number),
             metrics,
-            stopping: Arc::clone(&self.stopping),
+            alarm: Arc::clone(&self.alarm),
             drain: self.drain.child_token(),
             kill: self.kill.child_token(),
         })

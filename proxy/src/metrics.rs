@@ -1,18 +1,20 @@
 //! Every counter of the process, and the text that Prometheus reads.
 
 use pgrouting_contract::measures::Measures;
-use pgrouting_contract::mirror::{MirrorReport, MirrorState};
-use prometheus::{
-    Encoder as _, Histogram, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use pgrouting_contract::mirror::MirrorReport;
+use pgrouting_contract::report::HaltReport;
+use prometheus::{Encoder as _, Histogram, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
 use crate::metrics::arms::Arms;
 use crate::metrics::counter::Counter;
+use crate::metrics::families::{counters_by, gauges};
 use crate::metrics::pools::PoolTotals;
 use crate::metrics::tls::TlsSnapshot;
 
 pub mod arms;
 pub mod counter;
+mod families;
+mod mirror;
 pub mod pools;
 pub mod rollout;
 pub mod tls;
@@ -102,6 +104,8 @@ pub struct Snapshot {
     pub generation: u64,
     /// What is counted of clients and what they run, over all pools.
     pub pools: PoolTotals,
+    /// What the console has stopped.
+    pub halts: HaltReport,
     /// One entry a server.
     pub servers: Vec<ServerSnapshot>,
     /// Names of error kinds in index order.
@@ -163,7 +167,10 @@ pub fn render(
     counters(&registry, workers, snapshot)?;
     routes(&registry, workers, snapshot)?;
     servers(&registry, snapshot)?;
-    mirror(&registry, snapshot)?;
+    halts(&registry, &snapshot.halts)?;
+    if let Some(report) = &snapshot.mirror {
+        mirror::register(&registry, report, &snapshot.mirror_times)?;
+    }
     rollout::register(&registry, &snapshot.measures)?;
     tls::register(&registry, &snapshot.tls)?;
     let mut text = Vec::new();
@@ -329,70 +336,22 @@ fn routes(
     registry.register(Box::new(stale))
 }
 
-/// What came of the copies of transactions.
-fn mirror(registry: &Registry, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
-    let Some(report) = &snapshot.mirror else { return Ok(()) };
-    let state = gauges(
+/// What the console has stopped. Databases are counted: their names could be any.
+fn halts(registry: &Registry, halts: &HaltReport) -> Result<(), prometheus::Error> {
+    let paused = IntGauge::new(
+        "pgrouting_proxy_console_paused",
+        "Whether the console has paused all databases: 1 if so.",
+    )?;
+    paused.set(i64::from(halts.is_all_paused));
+    registry.register(Box::new(paused))?;
+    let databases = gauges(
         registry,
-        "pgrouting_proxy_mirror_state",
-        "Whether transactions are copied: 1 for the state that it is, as in the report.",
+        "pgrouting_proxy_console_databases",
+        "Databases that the console has stopped one by one, by how.",
         &["state"],
     )?;
-    for known in MirrorState::ALL {
-        state.with_label_values(&[known.as_str()]).set(i64::from(known == report.state));
-    }
-    let queued = IntGauge::new("pgrouting_proxy_mirror_queued_bytes", "Copies that wait, in bytes.")?;
-    queued.set(i64::try_from(report.queued_bytes).unwrap_or(i64::MAX));
-    registry.register(Box::new(queued))?;
-    let diverged = IntGauge::new(
-        "pgrouting_proxy_mirror_diverged",
-        "Whether a write was left out, so that rows may differ: 1 if so.",
-    )?;
-    diverged.set(i64::from(report.diverged_since.is_some()));
-    registry.register(Box::new(diverged))?;
-    let numbers: [(&str, &str, u64); 2] = [
-        ("pgrouting_proxy_mirror_offered_total", "Transactions of sessions that are copied.", report.offered),
-        ("pgrouting_proxy_mirror_mirrored_total", "Those that were run at the mirror.", report.mirrored),
-    ];
-    for (name, help, number) in numbers {
-        let counter = prometheus::IntCounter::new(name, help)?;
-        counter.inc_by(number);
-        registry.register(Box::new(counter))?;
-    }
-    let arrays = [
-        (
-            "pgrouting_proxy_mirror_dropped_total",
-            "Those that should have been and were not.",
-            "cause",
-            &report.dropped,
-        ),
-        (
-            "pgrouting_proxy_mirror_skipped_total",
-            "Those of a kind that is not copied.",
-            "cause",
-            &report.skipped,
-        ),
-        (
-            "pgrouting_proxy_mirror_compared_total",
-            "Requests, by what the two answers are to each other.",
-            "verdict",
-            &report.verdicts,
-        ),
-        (
-            "pgrouting_proxy_mirror_errors_total",
-            "Errors at the mirror and none, or another one, here.",
-            "sqlstate",
-            &report.errors,
-        ),
-    ];
-    for (name, help, label, values) in arrays {
-        let counters = counters_by(registry, name, help, label)?;
-        for (value, number) in values {
-            counters.with_label_values(&[&**value]).inc_by(*number);
-        }
-    }
-    for times in &snapshot.mirror_times {
-        registry.register(Box::new(times.clone()))?;
+    for (state, names) in [("paused", &halts.paused), ("disabled", &halts.disabled)] {
+        databases.with_label_values(&[state]).set(i64::try_from(names.len()).unwrap_or(i64::MAX));
     }
     Ok(())
 }
@@ -464,28 +423,6 @@ pub fn indexed<'a>(
     workers.iter().filter_map(|worker| field(worker)).map(Counter::value).sum()
 }
 
-fn gauges(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> Result<IntGaugeVec, prometheus::Error> {
-    let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
-    registry.register(Box::new(gauges.clone()))?;
-    Ok(gauges)
-}
-
-fn counters_by(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    label: &str,
-) -> Result<IntCounterVec, prometheus::Error> {
-    let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
-    registry.register(Box::new(counters.clone()))?;
-    Ok(counters)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -519,6 +456,7 @@ mod tests {
         for line in [
             "pgrouting_proxy_queries_total 5",
             "pgrouting_proxy_server_errors_total 5",
+            "pgrouting_proxy_console_databases{state=\"paused\"} 0",
             "pgrouting_proxy_clients{state=\"idle\"} 1",
             "pgrouting_proxy_server_connections{server=\"pg-0\",state=\"idle\"} 2",
             "pgrouting_proxy_server_up{role=\"Primary\",server=\"pg-0\"} 1",

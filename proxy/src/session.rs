@@ -39,11 +39,13 @@ pub mod signals;
 pub mod startup;
 pub mod state;
 mod steady;
+pub mod supply;
 pub mod tenancy;
 pub mod tie;
 pub mod turns;
 pub mod users;
 pub mod usual;
+pub mod visit;
 pub mod waiting;
 
 /// Serves one accepted socket to its end.
@@ -51,7 +53,7 @@ pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>
     // Boxed, so that the login's memory is given back when it is over.
     let entered = Box::pin(startup::enter(stream, context, worker, access)).await;
     let Some(newcomer) = entered else { return };
-    let Newcomer { client, tenancy, cancel, counted } = newcomer;
-    Box::pin(Session::new(client, tenancy, cancel).run()).await;
+    let Newcomer { client, tenancy, cancel, seat, counted } = newcomer;
+    Box::pin(Session::new(client, tenancy, cancel, seat).run()).await;
     drop(counted);
 }

@@ -190,7 +190,11 @@ impl Inbox {
             let before = self.bytes.len();
             match stream.receive(&mut self.bytes)? {
                 Some(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-                Some(_) if self.bytes.len() > before => return Poll::Ready(Ok(self.bytes.len() - before)),
+                Some(_) if self.bytes.len() > before => {
+                    let got = self.bytes.len() - before;
+                    self.received += got as u64;
+                    return Poll::Ready(Ok(got));
+                }
                 Some(_) => {}
                 None => ready!(stream.tcp().poll_read_ready(cx))?,
             }

@@ -37,6 +37,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("standing", &["positions", "topology"]),
     ("positions", &["auth", "server"]),
     ("roles", &["wire", "auth", "server"]),
+    ("roster", &["cancel", "server", "socket"]),
     (
         "fleet",
         &[
@@ -55,6 +56,13 @@ const TABLE: &[(&str, &[&str])] = &[
     ("mirror", &["auth", "classify", "fleet", "lot", "pool", "server", "tls", "transaction", "wire"]),
     ("control", &["auth", "cancel", "config", "fleet", "pool", "tls"]),
     (
+        "console",
+        &[
+            "cancel", "control", "error", "fleet", "metrics", "mirror", "pool", "roster", "server", "socket",
+            "wire",
+        ],
+    ),
+    (
         "session",
         &[
             "audit",
@@ -63,6 +71,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "catalog",
             "catalogs",
             "classify",
+            "console",
             "error",
             "fleet",
             "lot",
@@ -72,6 +81,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "pool",
             "positions",
             "roles",
+            "roster",
             "route",
             "server",
             "sites",
@@ -93,6 +103,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "config",
             "control",
             "error",
+            "fleet",
             "metrics",
             "mirror",
             "route",

@@ -61,6 +61,7 @@ fn report(hash: &ConfigHash, generation: u64, servers: Vec<ServerReport>) -> Pro
         clients: ClientReport::default(),
         totals: Totals::default(),
         pinned: BTreeMap::new(),
+        halts: None,
         split: pgrouting_contract::report::SplitReport::default(),
         mirror: None,
         tls: Vec::new(),

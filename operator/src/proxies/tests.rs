@@ -45,6 +45,7 @@ fn report(told: &Told) -> ProxyReport {
         clients: ClientReport::default(),
         totals: Totals::default(),
         pinned: std::collections::BTreeMap::new(),
+        halts: None,
         split: pgrouting_contract::report::SplitReport::default(),
         mirror: None,
         tls: Vec::new(),

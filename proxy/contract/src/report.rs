@@ -65,6 +65,9 @@ pub struct ProxyReport {
     /// Clients that keep their server connection between transactions now, by reason; reasons without any are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pinned: BTreeMap<String, u64>,
+    /// What the console has stopped; absent where that is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halts: Option<HaltReport>,
     /// The read/write split.
     #[serde(default)]
     pub split: SplitReport,
@@ -82,6 +85,21 @@ pub struct ProxyReport {
     /// mode.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub session_state: Vec<SessionStateUse>,
+}
+
+/// What the console has stopped in this process, until it is let go on there or the process ends.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HaltReport {
+    /// Requests to all databases wait.
+    #[serde(default)]
+    pub is_all_paused: bool,
+    /// Databases whose requests wait.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused: Vec<String>,
+    /// Databases that take no new clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disabled: Vec<String>,
 }
 
 /// What a proxy knows and counts of the read/write split.

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::election::{Elected, Leader, elect, leader_after};
+use crate::fleet::halts::Halts;
 use crate::monitor::Observation;
 use crate::pool::server_pool::ServerPool;
 use crate::positions::{Lag, Position};
@@ -28,6 +29,8 @@ pub struct Members {
     /// The primary that was known last.
     pub(super) leader: Option<Leader>,
     pub(super) term: u64,
+    /// What the console has stopped.
+    pub(super) halts: Arc<Halts>,
 }
 
 /// One server.

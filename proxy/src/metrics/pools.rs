@@ -152,26 +152,23 @@ impl Pools {
         Arc::clone(all.entry(key.clone()).or_insert_with(made))
     }
 
-    /// Each pool, as each thread counts it.
-    #[must_use]
-    pub fn each(&self) -> Vec<Arc<PoolMetrics>> {
-        self.lock().values().cloned().collect()
+    /// Looks at each pool, as each thread counts it.
+    pub fn for_each(&self, mut look: impl FnMut(&PoolMetrics)) {
+        self.lock().values().for_each(|counts| look(counts));
     }
 
     /// All of them together.
     #[must_use]
     pub fn total(&self) -> PoolTotals {
         let mut total = PoolTotals::default();
-        self.lock().values().for_each(|counts| total.add(counts));
+        self.for_each(|counts| total.add(counts));
         total
     }
 
     /// The threads together, by what the pools are grouped by; those that nobody has used are left out.
     pub fn by<K: Ord>(&self, key: impl Fn(&PoolMetrics) -> K) -> BTreeMap<K, PoolTotals> {
         let mut totals = BTreeMap::<K, PoolTotals>::new();
-        for counts in self.lock().values() {
-            totals.entry(key(counts)).or_default().add(counts);
-        }
+        self.for_each(|counts| totals.entry(key(counts)).or_default().add(counts));
         totals.retain(|_, totals| totals.is_used());
         totals
     }
@@ -217,7 +214,7 @@ mod tests {
         let pools = Pools::default();
         let kept: Vec<_> = (0..POOLS_MAX + 5).map(|n| pools.of("a", &n.to_string(), 0)).collect();
         assert_eq!(kept[POOLS_MAX + 4].database, OTHERS);
-        assert_eq!(pools.each().len(), POOLS_MAX + 1);
+        assert_eq!(pools.lock().len(), POOLS_MAX + 1);
         drop(kept);
         assert_eq!(pools.of("a", "new", 0).database, "new", "nobody has ever got into the old ones");
     }

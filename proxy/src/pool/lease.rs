@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::pool::server_pool::ServerPool;
 use crate::server::connection::{ServerConnection, WorkerId};
+use crate::server::leash::About;
 
 /// A leased connection. Dropped, it is closed; a connection that is fit for others is given back.
 #[derive(Debug)]
@@ -93,7 +94,14 @@ impl Slot {
     /// When the system has no further handle for its socket; the connection is closed then.
     pub fn fill(mut self, mut connection: Box<ServerConnection>) -> std::io::Result<Lease> {
         let pool = self.pool.as_ref().expect("a slot holds its pool until it is filled");
-        connection.held = pool.leash.hold(connection.stream.tcp())?;
+        let about = About {
+            identity: Arc::clone(&connection.identity),
+            cancel: Arc::clone(&connection.cancel),
+            opened_at: connection.opened_at,
+            encryption: connection.stream.encryption(),
+            prepared: Arc::default(),
+        };
+        connection.held = pool.leash.hold(connection.stream.tcp(), about)?;
         let pool = self.pool.take().expect("a slot holds its pool until it is filled");
         Ok(Lease::new(pool, connection))
     }

@@ -16,7 +16,7 @@ use crate::pool::lease::{Lease, Slot};
 use crate::pool::waiters::{Waiter, Waiters};
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
 use crate::server::endpoint::Endpoint;
-use crate::server::leash::Leash;
+use crate::server::leash::{About, Leash, Open};
 use crate::server::settings::Settings;
 
 /// The time from one sweep to the next.
@@ -67,6 +67,8 @@ struct State {
     is_retired: bool,
     /// Everything opened earlier is closed instead of being given out again.
     fit_from: Instant,
+    /// The same for what is open to these databases.
+    fit_from_of: BTreeMap<String, Instant>,
     /// How many sweeps there have been.
     sweeps: u32,
     /// Databases that somebody needs to be without connections, and until when.
@@ -87,6 +89,17 @@ pub struct PoolCounts {
     pub max: u32,
     /// Clients in line.
     pub waiting: u32,
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// What is known of it.
+    pub open: Open,
+    /// For how long it has been idle, if it is, in steps of [`SWEEP_INTERVAL`].
+    pub idle_for: Option<Duration>,
+    /// It is closed when it is given back.
+    pub is_to_close: bool,
 }
 
 /// What a client asks a pool for.
@@ -137,6 +150,7 @@ impl ServerPool {
                 waiters: Waiters::default(),
                 is_retired: false,
                 fit_from: Instant::now(),
+                fit_from_of: BTreeMap::new(),
                 sweeps: 0,
                 emptied: Vec::new(),
             }),
@@ -196,7 +210,7 @@ impl ServerPool {
         let mut state = self.lock();
         let is_kept = !state.is_retired
             && state.open <= state.limits.connections_max
-            && connection.opened_at >= state.fit_from
+            && state.is_fit(&connection.identity.database, connection.opened_at)
             && !state.is_emptied(&connection.identity.database);
         if !is_kept {
             drop(state);
@@ -296,7 +310,7 @@ impl ServerPool {
     /// The server does not answer any more: whatever is under way there ends.
     pub fn abandon(&self) {
         self.recycle();
-        self.leash.cut();
+        self.leash.cut(|_| true);
     }
 
     /// The server changed its role: what is idle is closed, what is leased when it is given back.
@@ -307,6 +321,51 @@ impl ServerPool {
             state.take_all_idle()
         };
         idle.into_iter().for_each(ServerConnection::close);
+    }
+
+    /// The same for one database alone, where one is named.
+    pub fn recycle_of(&self, database: Option<&str>) {
+        let Some(database) = database else { return self.recycle() };
+        let idle = {
+            let mut state = self.lock();
+            // What is not open any more need not be known.
+            let is_open = |name: &str, from: Instant| {
+                self.leash.any(|about| about.identity.database == name && about.opened_at < from)
+            };
+            state.fit_from_of.retain(|name, from| is_open(name, *from));
+            state.fit_from_of.insert(database.to_owned(), Instant::now());
+            state.take_idle_if(|c| c.identity.database == database)
+        };
+        idle.into_iter().for_each(ServerConnection::close);
+    }
+
+    /// Breaks off the connections to one database, or all.
+    pub fn cut_of(&self, database: Option<&str>) {
+        self.recycle_of(database);
+        self.leash.cut(|about| is_of(about, database));
+    }
+
+    /// Whether a connection to the database is open, or one to any is open or being opened.
+    #[must_use]
+    pub fn has_any(&self, database: Option<&str>) -> bool {
+        match database {
+            None => self.lock().open > 0,
+            Some(_) => self.leash.any(|about| is_of(about, database)),
+        }
+    }
+
+    /// All connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> Vec<Connection> {
+        let state = self.lock();
+        let idle: BTreeMap<_, _> =
+            state.idle.values().flatten().map(|c| (c.held.number(), c.idle_since)).collect();
+        let connection = |open: Open| Connection {
+            idle_for: idle.get(&open.number).map(|since| SWEEP_INTERVAL * state.sweeps.wrapping_sub(*since)),
+            is_to_close: !state.is_fit(&open.about.identity.database, open.about.opened_at),
+            open,
+        };
+        self.leash.open().into_iter().map(connection).collect()
     }
 
     /// Closes the idle connections to databases of these names, and for a while those that are given back.
@@ -343,7 +402,18 @@ impl ServerPool {
     }
 }
 
+fn is_of(about: &About, database: Option<&str>) -> bool {
+    database.is_none_or(|database| about.identity.database == database)
+}
+
 impl State {
+    /// Whether a connection that was opened at that moment may be given out again.
+    fn is_fit(&self, database: &str, opened_at: Instant) -> bool {
+        opened_at >= self.fit_from
+            && (self.fit_from_of.is_empty()
+                || self.fit_from_of.get(database).is_none_or(|from| opened_at >= *from))
+    }
+
     /// Whether somebody needs that database to be without connections now.
     fn is_emptied(&mut self, database: &str) -> bool {
         if self.emptied.is_empty() {

@@ -188,6 +188,18 @@ impl Hasher for IdHasher {
 }
 
 impl PreparedSet {
+    /// How many statements there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.used.is_empty()
+    }
+
     /// How the connection stands to a statement, which counts as used.
     pub fn touch(&mut self, statement: &Statement) -> Standing {
         self.clock += 1;

@@ -11,6 +11,7 @@ use tracing::debug;
 use crate::pool::lease::Lease;
 use crate::route::{Access, Refusal as ReplicaRefusal, Why};
 use crate::server::connect::ConnectError;
+use crate::server::settings::APPLICATION_NAME;
 use crate::session::copying;
 use crate::session::end::{self, End};
 use crate::session::exchange::{Progress, Stop};
@@ -101,7 +102,10 @@ impl Session {
         if seen.errors > 0 {
             self.tenancy.worker.metrics.server_errors.add(seen.errors);
         }
-        self.client.statements.count(counts, &mut lease.parses);
+        if self.client.statements.count(counts, &mut lease.parses) {
+            lease.held.note_prepared(lease.prepared.len());
+            self.seat.note_prepared(self.client.statements.len());
+        }
     }
 
     /// What a session is notified of it can read.
@@ -217,6 +221,8 @@ impl Session {
                     rows.into_iter().for_each(|row| question.take_row(row));
                     if let Some(given) = self.client.state.answered(question, &lease.identity.user) {
                         lease.settings = given;
+                        let name = self.client.state.settings.value(APPLICATION_NAME);
+                        self.seat.rename(name.unwrap_or_default());
                         tell_restored(&mut self.client, &mut lease);
                     }
                 }
@@ -240,13 +246,16 @@ impl Session {
 
     /// The transaction is over: the connection goes back, or stays.
     pub(super) fn rest(&mut self, reason: Option<PinReason>, lease: Lease) -> Result<(), End> {
-        self.count_pin(reason);
+        if self.pinned != reason {
+            self.cancel.keep(reason.map(|_| &lease.cancel));
+            self.count_pin(reason);
+        }
         self.client.routing.tie = reason.map(|_| self.client.state.tie());
         match reason {
             Some(reason) => self.kept = Some((reason, lease)),
             None => lease.give_back(),
         }
-        if self.tenancy.worker.is_stopping() && self.tenancy.worker.drain.is_cancelled() {
+        if self.tenancy.worker.is_alarmed() && self.tenancy.worker.drain.is_cancelled() {
             return Err(End::Told(end::shutdown()));
         }
         Ok(())

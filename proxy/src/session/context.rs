@@ -1,7 +1,6 @@
 //! What all sessions of the process share, and what those of one thread do.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use crate::auth::users::Credentials;
 use crate::cancel::{CancelRegistry, CancelVerdict};
 use crate::catalogs::Catalogs;
 use crate::classify::cache::Verdicts;
+use crate::console::sources::Sources;
 use crate::error::ErrorKind;
 use crate::fleet::Fleet;
 use crate::metrics::counter::Counter;
@@ -21,6 +21,7 @@ use crate::metrics::{ROUTES, WorkerMetrics};
 use crate::mirror::hub::Hub;
 use crate::peers::Peers;
 use crate::roles::Roles;
+use crate::roster::{Alarm, Roster};
 use crate::route::{Access, Refusal, Why};
 use crate::server::connection::{Identities, Parameters, WorkerId};
 use crate::server::prepared::Statements;
@@ -50,6 +51,8 @@ pub struct Context {
     pub roles: Roles,
     /// The keys that clients cancel with.
     pub cancels: Arc<CancelRegistry>,
+    /// Who is connected.
+    pub roster: Arc<Roster>,
     /// The other proxies of the pool.
     pub peers: Peers,
     /// The prepared statements.
@@ -74,10 +77,10 @@ pub struct Context {
     pub identities: Arc<Identities>,
     /// What servers report at a login.
     pub greetings: Greetings,
+    /// What the console shows and changes.
+    pub console: Arc<Sources>,
     /// TLS with clients and servers.
     pub tls: Arc<TlsStore>,
-    /// How many clients there are.
-    pub clients: ClientCount,
     /// What mock salts are made of.
     pub secret: [u8; 32],
 }
@@ -89,8 +92,8 @@ pub struct Worker {
     pub id: WorkerId,
     /// What it counts.
     pub metrics: Arc<WorkerMetrics>,
-    /// Set before either of the tokens is cancelled; costs less to look at.
-    pub stopping: Arc<AtomicBool>,
+    /// Raised before any token is cancelled; costs less to look at.
+    pub alarm: Arc<Alarm>,
     /// Cancelled when clients have to leave at their transaction boundaries.
     pub drain: CancellationToken,
     /// Cancelled when they have to leave at once.
@@ -98,10 +101,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Whether the process is being stopped.
+    /// Whether the process is being stopped, or some session has to leave.
     #[must_use]
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+    pub fn is_alarmed(&self) -> bool {
+        self.alarm.is_raised()
     }
 
     /// Ends when an idle session has to leave: some time after the thread began to drain, by lot, so that not all
@@ -157,42 +160,6 @@ fn count_one<T: PartialEq, const N: usize>(counters: &[Counter; N], all: &[T; N]
     let index = all.iter().position(|known| *known == kind);
     if let Some(counter) = index.and_then(|index| counters.get(index)) {
         counter.add_one();
-    }
-}
-
-/// How many clients are connected, over all threads.
-#[derive(Debug, Default)]
-pub struct ClientCount {
-    count: AtomicU64,
-}
-
-/// A client that is counted until this is dropped.
-#[derive(Debug)]
-pub struct CountedClient {
-    context: Arc<Context>,
-}
-
-impl ClientCount {
-    /// The number now.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-}
-
-impl CountedClient {
-    /// Counts a client, unless there are `max` already.
-    #[must_use]
-    pub fn admit(context: &Arc<Context>, max: u32) -> Option<Self> {
-        let before = context.clients.count.fetch_add(1, Ordering::Relaxed);
-        let counted = Self { context: Arc::clone(context) };
-        (before < u64::from(max)).then_some(counted)
-    }
-}
-
-impl Drop for CountedClient {
-    fn drop(&mut self) {
-        self.context.clients.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

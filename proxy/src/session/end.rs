@@ -47,6 +47,28 @@ pub fn shutdown() -> ClientError {
     .with_hint("This proxy is being stopped; connect again to reach another one.")
 }
 
+/// What a client is told whose connection the console ends.
+#[must_use]
+pub fn killed() -> ClientError {
+    ClientError::fatal(
+        ErrorKind::Policy,
+        sqlstate::ADMIN_SHUTDOWN,
+        "terminating connection due to administrator command",
+    )
+    .with_hint("KILL or KILL_CLIENT was run at the console.")
+}
+
+/// What a client is told that has waited too long for a database that the console has paused.
+#[must_use]
+pub fn paused(database: &str) -> ClientError {
+    ClientError::error(
+        ErrorKind::Limit,
+        sqlstate::CANNOT_CONNECT_NOW,
+        format!("database \"{database}\" is paused, and the wait is over"),
+    )
+    .with_hint("RESUME at the console lets it go on; console.pauseTimeout is how long a request waits.")
+}
+
 /// What a client is told that cancelled its wait for a connection, as PostgreSQL does for a statement.
 #[must_use]
 pub fn cancelled() -> ClientError {

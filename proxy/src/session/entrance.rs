@@ -11,10 +11,12 @@ use tracing::debug;
 use crate::auth::scram::{Binding, ScramFault, mock_salting};
 use crate::auth::verify::{ClientLogin, LoginFault, LoginStep};
 use crate::error::{ClientError, ErrorKind};
+use crate::roster::Admitted;
 use crate::session::cancel::cancel;
-use crate::session::context::{Context, CountedClient, Worker};
+use crate::session::context::{Context, Worker};
 use crate::session::end;
 use crate::session::users::find_user;
+use crate::session::visit;
 use crate::socket::stream::Stream;
 use crate::socket::{Inbox, Outbox};
 use crate::tls::channel::Channel;
@@ -69,17 +71,16 @@ impl Entrance {
         context: &Arc<Context>,
         worker: &Worker,
         config: &ProxyConfig,
-    ) -> Result<(Startup, CountedClient), Turned> {
+    ) -> Result<(Startup, Admitted), Turned> {
         let startup = self.startup(context, worker).await?;
-        let counted =
-            CountedClient::admit(context, config.pooling.max_client_connections).ok_or_else(|| {
-                ClientError::fatal(
-                    ErrorKind::Limit,
-                    sqlstate::TOO_MANY_CONNECTIONS,
-                    "sorry, too many clients already",
-                )
-                .with_hint("Raise pooling.maxClientConnections, or add proxies.")
-            })?;
+        let counted = context.roster.admit(visit::clients_max(config, &startup)).ok_or_else(|| {
+            ClientError::fatal(
+                ErrorKind::Limit,
+                sqlstate::TOO_MANY_CONNECTIONS,
+                "sorry, too many clients already",
+            )
+            .with_hint("Raise pooling.maxClientConnections, or add proxies.")
+        })?;
         if startup.needs_negotiation() {
             put_negotiate(self.outbox.bytes(), startup.protocol(), &startup.protocol_options);
         }
@@ -98,7 +99,10 @@ impl Entrance {
             let nonce: [u8; 18] = rand::random();
             match login.take(&message, &nonce, self.outbox.bytes()) {
                 LoginStep::Continue => {}
-                LoginStep::Done => return Ok((startup, counted)),
+                LoginStep::Done => {
+                    visit::refuse_disabled(context, &startup)?;
+                    return Ok((startup, counted));
+                }
                 LoginStep::Failed(fault) => return Err(Some(login_error(&startup.user, fault))),
             }
         }

@@ -9,19 +9,20 @@ use crate::error::{ClientError, ErrorKind};
 use crate::fleet::View;
 use crate::mirror::loss::Loss;
 use crate::server::connection::ServerConnection;
-use crate::server::prepared::{Standing, Statement, Statements, server_name};
+use crate::server::prepared::{Standing, Statements};
 use crate::server::replies::{Owed, UnnamedBefore};
 use crate::server::settings::{LIFT_TIMEOUT, or_exit};
 use crate::session::client::Client;
 use crate::session::gate::{begin_put_off, may_pass, take_command};
 use crate::session::refusal::{Limits, REFUSED_BY_ANY_SERVER, refuse_parse, reject_pin, rejection};
 use crate::session::request::{RequestFault, client_header, is_streamed};
+use crate::session::supply::{close, give_unnamed, make_room, prepare, send_parse};
 use crate::transaction::TransactionStatus;
 use crate::wire::frame::Header;
 use crate::wire::frontend::{
     BIND, CLOSE, COPY_DATA, COPY_DONE, COPY_FAIL, DESCRIBE, EXECUTE, FLUSH, FUNCTION_CALL, PARSE, QUERY,
-    SYNC, TERMINATE, Target, bind_names, parse, put_bind, put_close_statement, put_describe_statement,
-    put_parse, put_query, query_text, target,
+    SYNC, TERMINATE, Target, bind_names, parse, put_bind, put_describe_statement, put_query, query_text,
+    target,
 };
 use crate::wire::sqlstate;
 
@@ -456,54 +457,4 @@ fn take_close(client: &mut Client, server: &mut ServerConnection, message: &[u8]
         Target::Statement(_) | Target::Portal(_) => pass(server, message, Some(Owed::Close)),
     }
     Some(())
-}
-
-/// Makes sure that the server has a statement of ours, in the version that fits its tables.
-pub fn prepare(server: &mut ServerConnection, statement: &Arc<Statement>) {
-    match server.prepared.touch(statement) {
-        Standing::Ready => return,
-        Standing::Outdated => close(server, statement),
-        Standing::Absent => {}
-    }
-    make_room(server, statement);
-    send_parse(server, statement.name.as_bytes(), &statement.definition);
-    server.replies.push(Owed::HiddenParse(Arc::clone(statement)));
-}
-
-fn send_parse(server: &mut ServerConnection, name: &[u8], definition: &[u8]) {
-    server.parses += 1;
-    put_parse(server.outbox.bytes(), name, definition);
-}
-
-/// Closes a statement at the server, which is to be prepared anew.
-fn close(server: &mut ServerConnection, statement: &Statement) {
-    server.prepared.remove(statement.id);
-    put_close_statement(server.outbox.bytes(), statement.name.as_bytes());
-    server.replies.push(Owed::HiddenClose(statement.id));
-}
-
-/// Counts a statement as prepared, and closes another for it where there are too many.
-fn make_room(server: &mut ServerConnection, statement: &Statement) {
-    if let Some(evicted) = server.prepared.insert(statement) {
-        put_close_statement(server.outbox.bytes(), server_name(evicted).as_bytes());
-        server.replies.push(Owed::HiddenClose(evicted));
-    }
-}
-
-/// Makes sure that the server's unnamed statement is this client's, or none.
-fn give_unnamed(server: &mut ServerConnection, statement: Option<&Arc<Statement>>) {
-    match statement {
-        Some(statement) if server.unnamed != Some(statement.id) => {
-            let before = server.unnamed.replace(statement.id);
-            send_parse(server, b"", &statement.definition);
-            server.replies.push(Owed::HiddenUnnamedParse(before));
-        }
-        None => {
-            if let Some(before) = server.unnamed.take() {
-                put_close_statement(server.outbox.bytes(), b"");
-                server.replies.push(Owed::HiddenUnnamedClose(before));
-            }
-        }
-        Some(_) => {}
-    }
 }

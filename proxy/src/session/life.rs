@@ -9,6 +9,7 @@ use tracing::debug;
 
 use crate::cancel::CancelHandle;
 use crate::pool::lease::Lease;
+use crate::roster::Seated;
 use crate::route::{Side, Why};
 use crate::session::choice::{await_position, decide, is_loose, note_kept, note_route};
 use crate::session::client::Client;
@@ -33,6 +34,8 @@ pub(super) struct Session {
     pub(super) client: Client,
     pub(super) tenancy: Tenancy,
     pub(super) cancel: CancelHandle,
+    /// Its place on the roster.
+    pub(super) seat: Seated,
     /// The connection that the session keeps, and why.
     pub(super) kept: Option<(PinReason, Lease)>,
     /// The decision on the transaction at hand.
@@ -58,11 +61,12 @@ pub(super) struct Running {
 
 impl Session {
     /// At the beginning.
-    pub(super) fn new(client: Client, tenancy: Tenancy, cancel: CancelHandle) -> Self {
+    pub(super) fn new(client: Client, tenancy: Tenancy, cancel: CancelHandle, seat: Seated) -> Self {
         Self {
             client,
             tenancy,
             cancel,
+            seat,
             kept: None,
             decision: Decision::UNKNOWN,
             measured: Measured::default(),
@@ -81,8 +85,9 @@ impl Session {
         if is_secure {
             worker.metrics.clients_secure.add_one();
         }
-        let mut drain = pin!(worker.drained(self.tenancy.context.clients.count()));
-        let mut kill = pin!(worker.kill.cancelled());
+        let mut drain = pin!(worker.drained(self.tenancy.context.roster.admitted()));
+        let seat = Arc::clone(&self.seat);
+        let mut kill = pin!(seat.killed());
         let mut signals = Signals {
             worker: &worker,
             drain: drain.as_mut(),
@@ -106,6 +111,7 @@ impl Session {
                     // It was given for all that the client will run.
                     counts.begun.add_one();
                     counts.ended.add_one();
+                    self.cancel.keep(Some(&lease.cancel));
                     self.count_pin(Some(PinReason::SessionMode));
                     self.kept = Some((PinReason::SessionMode, lease));
                 }
@@ -115,6 +121,10 @@ impl Session {
                     }
                 }
             }
+        };
+        let end = match end {
+            End::Told(_) if seat.is_killed() && !worker.kill.is_cancelled() => End::Told(end::killed()),
+            end => end,
         };
         let identity = &self.tenancy.identity;
         debug!(?end, user = identity.user, database = identity.database, "the session ends");
@@ -193,6 +203,10 @@ impl Session {
         }
         let leased = match self.tenancy.lease_at_once(&self.client.state.settings) {
             Ok(lease) => Ok(lease),
+            // Whoever pauses waits for the connection that it keeps, so that it must not wait for another.
+            Err(_) if self.kept.is_some() && self.tenancy.is_paused() => {
+                Err(Refusal::Proxy(end::paused(&self.tenancy.identity.database)))
+            }
             Err(asked) => self.lease_in_time(asked, signals).await?,
         };
         match (leased, self.kept.take()) {

@@ -9,7 +9,7 @@ use crate::server::connection::ServerConnection;
 use crate::server::prepared::Statement;
 use crate::server::replies::Owed;
 use crate::session::client::Client;
-use crate::session::forward::prepare;
+use crate::session::supply::prepare;
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::error_field;
 use crate::wire::frame::header;

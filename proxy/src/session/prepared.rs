@@ -51,6 +51,18 @@ impl ClientStatements {
         self.put(&definition.name, definition.replaced);
     }
 
+    /// How many statements there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.named.len() + usize::from(self.has_unnamed())
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Whether there is an unnamed statement.
     #[must_use]
     pub const fn has_unnamed(&self) -> bool {
@@ -73,15 +85,18 @@ impl ClientStatements {
         self.sent.binds = self.sent.binds.saturating_add(1);
     }
 
-    /// Counts what has been sent, and what the server was sent for it. Costs next to nothing where it is nothing.
+    /// Counts what has been sent, and what the server was sent for it. Tells whether it was anything; costs next to
+    /// nothing where not.
     #[inline]
-    pub fn count(&mut self, counts: &PoolMetrics, server_parses: &mut u32) {
-        if self.sent != Sent::default() {
+    pub fn count(&mut self, counts: &PoolMetrics, server_parses: &mut u32) -> bool {
+        let is_any = self.sent != Sent::default();
+        if is_any {
             let Sent { parses, binds } = std::mem::take(&mut self.sent);
             counts.client_parses.add(parses.into());
             counts.binds.add(binds.into());
             counts.server_parses.add(std::mem::take(server_parses).into());
         }
+        is_any
     }
 
     /// Nothing is under way: no error can name what was forgotten.

@@ -8,7 +8,7 @@ use crate::session::context::Worker;
 
 /// Signals that end sessions, looked at where a session waits.
 pub struct Signals<'a> {
-    /// The thread that may be stopping.
+    /// The thread, on which some may have to leave.
     pub worker: &'a Worker,
     /// Ends when it is this session's turn to leave.
     pub drain: Pin<&'a mut (dyn Future<Output = ()> + Send)>,
@@ -32,7 +32,7 @@ impl Signals<'_> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, is_between: bool) -> Poll<()> {
-        if self.is_registered && !self.worker.is_stopping() {
+        if self.is_registered && !self.worker.is_alarmed() {
             return Poll::Pending;
         }
         self.is_registered = true;

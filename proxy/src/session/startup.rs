@@ -9,15 +9,17 @@ use tokio::time::timeout;
 use crate::cancel::CancelHandle;
 use crate::error::{ClientError, ErrorKind};
 use crate::mirror::recorder::Recorder;
+use crate::roster::{Admitted, Seated};
 use crate::route::Access;
-use crate::server::settings::REPLICATION;
+use crate::server::settings::{APPLICATION_NAME, REPLICATION};
 use crate::session::client::Client;
-use crate::session::context::{Context, CountedClient, Worker};
+use crate::session::context::{Context, Worker};
 use crate::session::entrance::Entrance;
 use crate::session::judge::Judge;
 use crate::session::routing::Routing;
 use crate::session::state::State;
 use crate::session::tenancy::Tenancy;
+use crate::session::visit;
 use crate::wire::sqlstate;
 
 /// A client that has proved who it is, before its greeting.
@@ -29,8 +31,10 @@ pub struct Newcomer {
     pub tenancy: Tenancy,
     /// The key that it can cancel with.
     pub cancel: CancelHandle,
+    /// Its place on the roster.
+    pub seat: Seated,
     /// Its place among the clients.
-    pub counted: CountedClient,
+    pub counted: Admitted,
 }
 
 /// Brings an accepted socket through its login; `None` when nobody is to be served, who has been told why.
@@ -51,6 +55,11 @@ pub async fn enter(
     };
     let is_exclusive = config.pooling.mode == PoolMode::Session;
     let told = match entered {
+        Ok(Ok((startup, counted))) if visit::is_for_console(config, &startup) => {
+            // Boxed, so that the login is not larger for it.
+            Box::pin(visit::serve(entrance, startup, counted, context, worker)).await;
+            return None;
+        }
         Ok(Ok((startup, counted))) => {
             match context.settings.from_startup(&startup.parameters, is_exclusive) {
                 Ok(settings) => {
@@ -86,8 +95,15 @@ pub async fn enter(
                     );
                     client.outbox = entrance.outbox;
                     let cancel = context.cancels.register(startup.secret_len());
+                    let seat = context.roster.join(
+                        Arc::clone(&identity),
+                        &client.stream,
+                        Arc::clone(cancel.slot()),
+                        &worker.kill,
+                        client.state.settings.value(APPLICATION_NAME).unwrap_or_default(),
+                    );
                     let tenancy = Tenancy::new(context, worker, identity, access);
-                    return Some(Newcomer { client, tenancy, cancel, counted });
+                    return Some(Newcomer { client, tenancy, cancel, seat, counted });
                 }
                 Err(fault) => Some(ClientError::fatal(
                     ErrorKind::Client,

@@ -19,6 +19,7 @@ use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::Identity;
 use crate::server::settings::Settings;
 use crate::session::context::{Context, Worker};
+use crate::session::end;
 use crate::session::refusal::Limits;
 use crate::wire::backend::error_field;
 use crate::wire::sqlstate;
@@ -46,6 +47,8 @@ pub struct Tenancy {
     views: watch::Receiver<Arc<View>>,
     /// The latest view that the session has seen.
     view: Arc<View>,
+    /// Whether requests wait, by that view.
+    is_paused: bool,
     /// What the client may ask for by that view.
     pub limits: Limits,
     /// Role and database.
@@ -84,6 +87,7 @@ impl Tenancy {
             server: 0,
             views: context.fleet.subscribe(),
             limits: limits_of(&view),
+            is_paused: is_paused(&view, &identity),
             view,
             counts: context.pools.of(&identity.user, &identity.database, worker.id.0),
             context,
@@ -97,6 +101,12 @@ impl Tenancy {
     #[must_use]
     pub const fn view(&self) -> &Arc<View> {
         &self.view
+    }
+
+    /// Whether requests wait that need a connection.
+    #[must_use]
+    pub const fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
     /// Whether the latest lease is at the primary.
@@ -133,6 +143,7 @@ impl Tenancy {
     fn take_view(&mut self) {
         self.view = Arc::clone(&self.views.borrow_and_update());
         self.limits = limits_of(&self.view);
+        self.is_paused = is_paused(&self.view, &self.identity);
     }
 
     /// The usual case: a connection is idle. Else gives what the server's pool answered, if there is a server.
@@ -167,7 +178,7 @@ impl Tenancy {
     }
 
     fn take(&self, settings: &Arc<Settings>) -> Option<(usize, Taken)> {
-        if self.view.active.config.pooling.traffic == Traffic::Paused {
+        if self.is_paused {
             return None;
         }
         let Route::Server(index) = choose(&self.view, &self.aim, &self.context) else { return None };
@@ -177,14 +188,14 @@ impl Tenancy {
     async fn wait(
         &mut self,
         settings: &Arc<Settings>,
-        began: Instant,
+        mut began: Instant,
         first: Option<Asked>,
     ) -> Result<Lease, Refusal> {
         let mut asked = first;
         let mut trouble = None;
         loop {
             let Some(Asked { view, index, taken }) = asked.take().or_else(|| self.ask(settings)) else {
-                self.await_server(began, &mut trouble).await?;
+                self.await_server(&mut began, &mut trouble).await?;
                 continue;
             };
             self.server = index;
@@ -202,6 +213,11 @@ impl Tenancy {
                     }
                 },
             };
+            self.look_at_view();
+            if self.is_paused {
+                // Who waits behind it will see that too.
+                continue;
+            }
             match taken {
                 Ok(lease) => {
                     if let Some(lease) = self.fit(lease) {
@@ -209,7 +225,13 @@ impl Tenancy {
                     }
                 }
                 Err(slot) => match self.open(&view, index, slot).await {
-                    Ok(lease) => return Ok(lease),
+                    Ok(lease) => {
+                        // The pool has it in its list: whoever pauses waits for it, or is seen here.
+                        self.look_at_view();
+                        if !self.is_paused {
+                            return Ok(lease);
+                        }
+                    }
                     Err(error) => {
                         let said = self.judge(&view, index, error)?;
                         if Instant::now() + RETRY_PAUSE >= deadline {
@@ -230,18 +252,21 @@ impl Tenancy {
         }
     }
 
-    /// Waits for a view that may have a server: while traffic is paused as long as whoever ordered it wants, else to
-    /// the deadline.
-    async fn await_server(&mut self, began: Instant, trouble: &mut Option<Refusal>) -> Result<(), Refusal> {
+    /// Waits for a view that may have a server: to the deadline, which only begins where nothing is paused.
+    async fn await_server(
+        &mut self,
+        began: &mut Instant,
+        trouble: &mut Option<Refusal>,
+    ) -> Result<(), Refusal> {
+        if self.is_paused {
+            self.await_resume(*began).await?;
+            *began = Instant::now();
+            return Ok(());
+        }
         let view = Arc::clone(&self.view);
         let pooling = &view.active.config.pooling;
-        if pooling.traffic == Traffic::Paused {
-            let changed = self.views.changed().await;
-            self.take_view();
-            return changed.map_err(|_| Refusal::Proxy(crate::session::end::shutdown()));
-        }
         view.hurries.iter().for_each(|hurry| hurry.notify_one());
-        let deadline = began + pooling.checkout_timeout.get();
+        let deadline = *began + pooling.checkout_timeout.get();
         let changed = timeout_at(deadline, self.views.changed()).await;
         // What was awaited counts as seen, so it has to be taken here.
         self.take_view();
@@ -249,6 +274,27 @@ impl Tenancy {
             Ok(_) => Ok(()),
             Err(_) => Err(trouble.take().unwrap_or_else(|| timed_out(&view, &self.aim, &self.context))),
         }
+    }
+
+    /// Waits while the document pauses traffic, as long as whoever ordered it wants, or while the console pauses the
+    /// database, no longer than the document allows.
+    async fn await_resume(&mut self, began: Instant) -> Result<(), Refusal> {
+        while self.is_paused {
+            let config = &self.view.active.config;
+            let changed = if config.pooling.traffic == Traffic::Paused {
+                self.views.changed().await
+            } else {
+                let limit = config.console.clone().unwrap_or_default().pause_timeout;
+                match timeout_at(began + limit.get(), self.views.changed()).await {
+                    Ok(changed) => changed,
+                    Err(_) => return Err(Refusal::Proxy(end::paused(&self.identity.database))),
+                }
+            };
+            // What was awaited counts as seen, so it has to be taken here.
+            self.take_view();
+            changed.map_err(|_| Refusal::Proxy(end::shutdown()))?;
+        }
+        Ok(())
     }
 
     /// The connection on this thread, if it is still good; else it is closed.
@@ -359,6 +405,11 @@ fn hurry(view: &View, index: usize) {
     if let Some(hurry) = view.hurries.get(index) {
         hurry.notify_one();
     }
+}
+
+/// Whether requests wait.
+fn is_paused(view: &View, identity: &Identity) -> bool {
+    view.active.config.pooling.traffic == Traffic::Paused || view.halts.is_paused(&identity.database)
 }
 
 fn limits_of(view: &View) -> Limits {

@@ -59,6 +59,12 @@ impl Stream {
         self.channel.is_some()
     }
 
+    /// How it is encrypted, for people; empty where it is not.
+    #[must_use]
+    pub fn encryption(&self) -> String {
+        self.channel().map(Channel::description).unwrap_or_default()
+    }
+
     /// Encrypts it from now on, `received` being the first bytes of the other side; gives what it said with the last of
     /// its handshake.
     ///

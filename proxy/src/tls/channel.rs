@@ -13,7 +13,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
 };
-use rustls::{ClientConfig, CommonState, ServerConfig};
+use rustls::{ClientConfig, CommonState, ProtocolVersion, ServerConfig};
 
 /// Plain bytes that become records at one go: what is sealed waits for the socket in memory.
 pub const SEALED_MAX: usize = 64 * 1024;
@@ -219,6 +219,18 @@ impl Channel {
     #[must_use]
     pub fn protocol(&self) -> Option<&[u8]> {
         self.state().alpn_protocol()
+    }
+
+    /// Version and cipher suite, for people; empty while the handshake is under way.
+    #[must_use]
+    pub fn description(&self) -> String {
+        let version = match self.state().protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            Some(_) | None => return String::new(),
+        };
+        let suite = self.state().negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
+        format!("{version}/{}", suite.unwrap_or_default())
     }
 
     /// The certificate that the other side has shown.

@@ -143,32 +143,81 @@ pub fn backend_key(message: &[u8]) -> Option<CancelKey> {
     (secret.len() <= SECRET_LEN_MAX).then(|| CancelKey { process_id, secret: secret.to_vec() })
 }
 
+/// A column as a `RowDescription` has it, of no table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColumnDescription<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The OID of its type.
+    pub oid: i32,
+    /// The bytes that a value has, or -1.
+    pub size: i16,
+    /// 0 where values come as text, 1 where they are binary.
+    pub format: i16,
+}
+
+impl<'a> ColumnDescription<'a> {
+    /// A column of texts.
+    #[must_use]
+    pub const fn text(name: &'a str) -> Self {
+        Self { name, oid: 25, size: -1, format: 0 }
+    }
+}
+
 /// Appends a `RowDescription` of text columns.
 pub fn put_row_description(out: &mut Vec<u8>, columns: &[&str]) {
-    const TEXT_OID: i32 = 25;
+    put_columns(out, columns.iter().map(|name| ColumnDescription::text(name)));
+}
+
+/// Appends a `RowDescription`.
+pub fn put_columns<'a>(out: &mut Vec<u8>, columns: impl ExactSizeIterator<Item = ColumnDescription<'a>>) {
     put_message(out, ROW_DESCRIPTION, |body| {
         body.extend_from_slice(&i16::try_from(columns.len()).unwrap_or(i16::MAX).to_be_bytes());
-        for column in columns {
-            put_cstr(body, column.as_bytes());
-            // Neither table nor column; the type, of any length, without a modifier, as text.
+        for ColumnDescription { name, oid, size, format } in columns {
+            put_cstr(body, name.as_bytes());
+            // Neither table nor column; the type without a modifier.
             body.extend_from_slice(&[0; 6]);
-            body.extend_from_slice(&TEXT_OID.to_be_bytes());
-            body.extend_from_slice(&(-1_i16).to_be_bytes());
+            body.extend_from_slice(&oid.to_be_bytes());
+            body.extend_from_slice(&size.to_be_bytes());
             body.extend_from_slice(&(-1_i32).to_be_bytes());
-            body.extend_from_slice(&[0; 2]);
+            body.extend_from_slice(&format.to_be_bytes());
         }
     });
 }
 
 /// Appends a `DataRow` of texts.
 pub fn put_data_row(out: &mut Vec<u8>, fields: &[String]) {
+    put_fields(out, fields.iter().map(|field| Some(field.as_bytes())));
+}
+
+/// Appends a `DataRow` of values, or of NULL.
+pub fn put_fields<T: AsRef<[u8]>>(out: &mut Vec<u8>, fields: impl ExactSizeIterator<Item = Option<T>>) {
     put_message(out, DATA_ROW, |body| {
         body.extend_from_slice(&i16::try_from(fields.len()).unwrap_or(i16::MAX).to_be_bytes());
         for field in fields {
+            let Some(field) = field else {
+                body.extend_from_slice(&(-1_i32).to_be_bytes());
+                continue;
+            };
+            let field = field.as_ref();
             body.extend_from_slice(&i32::try_from(field.len()).unwrap_or(i32::MAX).to_be_bytes());
-            body.extend_from_slice(field.as_bytes());
+            body.extend_from_slice(field);
         }
     });
+}
+
+/// Appends an `EmptyQueryResponse`.
+pub fn put_empty_query(out: &mut Vec<u8>) {
+    put_message(out, EMPTY_QUERY_RESPONSE, |_| {});
+}
+
+/// Appends a `NoticeResponse` with a detail.
+pub fn put_notice(out: &mut Vec<u8>, message: &str, detail: &str) {
+    put_told(
+        out,
+        NOTICE_RESPONSE,
+        &[(b'S', "NOTICE"), (b'V', "NOTICE"), (b'C', "00000"), (b'M', message), (b'D', detail)],
+    );
 }
 
 /// Appends a `CommandComplete`.
@@ -230,7 +279,11 @@ pub fn is_fatal(message: &[u8]) -> bool {
 
 /// Appends an `ErrorResponse` with these fields.
 pub fn put_error(out: &mut Vec<u8>, fields: &[(u8, &str)]) {
-    put_message(out, ERROR_RESPONSE, |body| {
+    put_told(out, ERROR_RESPONSE, fields);
+}
+
+fn put_told(out: &mut Vec<u8>, kind: u8, fields: &[(u8, &str)]) {
+    put_message(out, kind, |body| {
         for (kind, text) in fields {
             body.push(*kind);
             put_cstr(body, text.as_bytes());

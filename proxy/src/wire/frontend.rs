@@ -2,7 +2,7 @@
 //!
 //! <https://www.postgresql.org/docs/current/protocol-message-formats.html>, those marked (F).
 
-use crate::wire::codec::{put_cstr, put_message, split_cstr};
+use crate::wire::codec::{put_cstr, put_message, split_cstr, split_i16, split_i32};
 use crate::wire::frame::HEADER_LEN;
 
 /// `Bind`
@@ -86,6 +86,32 @@ pub fn bind_names(message: &[u8]) -> Option<(&[u8], &[u8])> {
     let (portal, rest) = split_cstr(message.get(HEADER_LEN..)?)?;
     let (statement, _) = split_cstr(rest)?;
     Some((portal, statement))
+}
+
+/// The formats that a whole `Bind` asks the results in.
+#[must_use]
+pub fn bind_formats(message: &[u8]) -> Option<Vec<i16>> {
+    let (_, rest) = split_cstr(message.get(HEADER_LEN..)?)?;
+    let (_, rest) = split_cstr(rest)?;
+    let (_, rest) = split_formats(rest)?;
+    let (parameters, mut rest) = split_i16(rest)?;
+    for _ in 0..parameters {
+        let (length, after) = split_i32(rest)?;
+        // NULL has a length of -1.
+        rest = after.get(usize::try_from(length).unwrap_or_default()..)?;
+    }
+    split_formats(rest).map(|(formats, _)| formats)
+}
+
+fn split_formats(bytes: &[u8]) -> Option<(Vec<i16>, &[u8])> {
+    let (count, mut rest) = split_i16(bytes)?;
+    let mut formats = Vec::new();
+    for _ in 0..count {
+        let (format, after) = split_i16(rest)?;
+        formats.push(format);
+        rest = after;
+    }
+    Some((formats, rest))
 }
 
 /// What a whole `Describe` or `Close` names.
@@ -180,6 +206,8 @@ mod tests {
         assert_eq!(parsed.text(), Some(&b"SELECT $1"[..]));
         assert_eq!(query_text(b"Q\0\0\0\x0cSELECT 1\0"), b"SELECT 1");
         assert_eq!(bind_names(b"B\0\0\0\x0bp\0s\0\0"), Some((&b"p"[..], &b"s"[..])));
+        let bind = b"B\0\0\0\x1bp\0s\0\0\x01\0\x01\0\x02\0\0\0\x01x\xff\xff\xff\xff\0\x02\0\x01\0\0";
+        assert_eq!(bind_formats(bind), Some(vec![1, 0]));
         assert_eq!(target(b"D\0\0\0\x07Ss\0"), Some(Target::Statement(b"s")));
         assert_eq!(target(b"C\0\0\0\x06P\0"), Some(Target::Portal(b"")));
         assert_eq!(target(b"D\0\0\0\x06X\0"), None);
@@ -191,6 +219,7 @@ mod tests {
             let _ = parse(&bytes).and_then(|parsed| parsed.text());
             let _ = query_text(&bytes);
             let _ = bind_names(&bytes);
+            let _ = bind_formats(&bytes);
             let _ = target(&bytes);
         }
     }

@@ -21,6 +21,14 @@ pub const INVALID_PARAMETER_VALUE: SqlState = "22023";
 pub const INVALID_SQL_STATEMENT_NAME: SqlState = "26000";
 /// `invalid_password`
 pub const INVALID_PASSWORD: SqlState = "28P01";
+/// `invalid_catalog_name`
+pub const INVALID_CATALOG_NAME: SqlState = "3D000";
+/// `insufficient_privilege`
+pub const INSUFFICIENT_PRIVILEGE: SqlState = "42501";
+/// `syntax_error`
+pub const SYNTAX_ERROR: SqlState = "42601";
+/// `undefined_object`
+pub const UNDEFINED_OBJECT: SqlState = "42704";
 /// `too_many_connections`
 pub const TOO_MANY_CONNECTIONS: SqlState = "53300";
 /// `configuration_limit_exceeded`
@@ -29,11 +37,15 @@ pub const CONFIGURATION_LIMIT_EXCEEDED: SqlState = "53400";
 pub const PROGRAM_LIMIT_EXCEEDED: SqlState = "54000";
 /// `read_only_sql_transaction`
 pub const READ_ONLY: SqlState = "25006";
+/// `object_not_in_prerequisite_state`
+pub const NOT_IN_PREREQUISITE_STATE: SqlState = "55000";
 /// `admin_shutdown`
 pub const ADMIN_SHUTDOWN: SqlState = "57P01";
 /// `cannot_connect_now`
 pub const CANNOT_CONNECT_NOW: SqlState = "57P03";
 /// `idle_session_timeout` and login time-outs use the class of operator intervention.
 pub const QUERY_CANCELED: SqlState = "57014";
+/// `config_file_error`
+pub const CONFIG_FILE: SqlState = "F0000";
 /// `internal_error`
 pub const INTERNAL_ERROR: SqlState = "XX000";

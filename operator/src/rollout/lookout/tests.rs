@@ -23,6 +23,7 @@ fn report(process: &str, transactions: u64, forecast: &[(&str, u64)]) -> ProxyRe
         clients: ClientReport::default(),
         totals: Totals { transactions, ..Totals::default() },
         pinned: BTreeMap::new(),
+        halts: None,
         split: SplitReport {
             forecast: forecast.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
             forecast_stale: 5,
