@@ -28,7 +28,7 @@ clippy:
 	$(CARGO) clippy --locked --workspace --all-targets --keep-going -- -D warnings
 
 unit: ## Tests that need no cluster
-	$(CARGO) test --locked --no-fail-fast
+	PGBOUNCER_EXPORTER="$$(e2e/cluster/pgbouncer-exporter.sh)" $(CARGO) test --locked --no-fail-fast
 
 duplicates:
 	.ci/duplicates

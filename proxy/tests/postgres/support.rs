@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 pub mod certificates;
 pub mod client;
+pub mod console;
 pub mod http;
 mod keeper;
 pub mod message;
