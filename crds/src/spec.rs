@@ -13,6 +13,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::duration::PoolDuration;
+use crate::spec::console::Console;
 use crate::spec::credentials::CredentialsSecret;
 use crate::spec::mirror::Mirror;
 use crate::spec::pooling::Pooling;
@@ -22,6 +23,7 @@ use crate::spec::split::Split;
 use crate::spec::tls::Tls;
 use crate::status::PgRoutingPoolStatus;
 
+pub mod console;
 pub mod credentials;
 pub mod gates;
 pub mod mirror;
@@ -88,6 +90,9 @@ pub struct PgRoutingPoolSpec {
     /// TLS on both sides of the proxies.
     #[serde(default)]
     pub tls: Tls,
+    /// Who may use the console of the proxies.
+    #[serde(default)]
+    pub console: Console,
     /// How connections are shared.
     #[serde(default)]
     pub pooling: Pooling,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// A module and what it may import, in the order of the data's path.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("duration", &[]),
     ("stage", &[]),
     ("time", &[]),
@@ -12,6 +12,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("spec/proxy", &["duration"]),
     ("spec/split", &["duration"]),
     ("spec/tls", &[]),
+    ("spec/console", &[]),
     ("spec/mirror", &["duration", "spec/credentials", "spec/pooling", "spec/tls"]),
     ("spec/gates", &["duration"]),
     ("spec/rollout", &["duration", "stage", "spec/gates"]),
@@ -23,6 +24,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
         &[
             "duration",
             "status",
+            "spec/console",
             "spec/credentials",
             "spec/mirror",
             "spec/pooling",

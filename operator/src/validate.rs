@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource as _, ResourceExt as _};
 use pgrouting_contract::config::{AuthConfig, ServerConfig, UserConfig};
 use pgrouting_contract::mirror::MirrorConfig;
+use pgrouting_crds::spec::console::Console;
 use pgrouting_crds::spec::credentials::CredentialsSecret;
 use pgrouting_crds::spec::pooling::Pooling;
 use pgrouting_crds::spec::proxy::{DisruptionBudget, ImagePullPolicy};
@@ -58,6 +59,8 @@ pub struct ValidatedPool {
     pub split: Split,
     /// Where a copy of the traffic goes, with each proxy's part of its limits.
     pub mirror: Option<MirrorConfig>,
+    /// Who may use the console.
+    pub console: Console,
     /// How connections are shared.
     pub pooling: Pooling,
     /// Each proxy's part of `pooling.maxServerConnections`.
@@ -193,6 +196,7 @@ pub fn validate(
         position: Position { stage, ..*position },
         split: spec.split.clone(),
         mirror,
+        console: spec.console.clone(),
         pooling: spec.pooling.clone(),
         server_connections_per_proxy: each(spec.pooling.max_server_connections),
         proxy: ValidatedProxy {

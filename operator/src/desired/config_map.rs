@@ -8,10 +8,12 @@ use pgrouting_contract::config::{
     AdminTls, AuthConfig, ConfigHash, DOCUMENT_BYTES_MAX, Generation, InvalidConfig, PinPolicy, PoolMode,
     PoolingConfig, ProbeConfig, ProcessConfig, ProxyConfig,
 };
+use pgrouting_contract::console::ConsoleConfig;
 use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::peers::PeersConfig;
 use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
+use pgrouting_crds::spec::console::Console;
 use pgrouting_crds::spec::{pooling, split};
 use pgrouting_crds::stage as api_stage;
 
@@ -87,6 +89,7 @@ pub fn document(
             ValidatedAuth::UserList(users) => AuthConfig::UserList { users: users.clone() },
         },
         tls: pool.tls.pool.clone(),
+        console: console_config(&pool.console),
         pooling: PoolingConfig {
             mode: match pool.pooling.mode {
                 pooling::PoolMode::Transaction => PoolMode::Transaction,
@@ -105,7 +108,6 @@ pub fn document(
         },
         mirror: pool.mirror.clone(),
         peers: Some(peers(pool)),
-        console: None,
         drain_timeout: duration_text(pool.proxy.drain_timeout),
     };
     config.generation = generation(&config, previous, known);
@@ -142,6 +144,16 @@ fn process() -> ProcessConfig {
         probe_listen: "0.0.0.0:9127".to_owned(),
         workers: 0,
     }
+}
+
+/// Where nobody may use it there is none.
+fn console_config(console: &Console) -> Option<ConsoleConfig> {
+    let Console { admin_users, stats_users } = console.clone();
+    (!admin_users.is_empty() || !stats_users.is_empty()).then(|| ConsoleConfig {
+        admin_users,
+        stats_users,
+        ..ConsoleConfig::default()
+    })
 }
 
 fn split_config(split: &split::Split, position: &Position) -> SplitConfig {

@@ -290,6 +290,18 @@ split:
 }
 
 #[test]
+fn console_is_there_for_those_who_are_named() {
+    assert_eq!(built(SMALL).document.config.console, None);
+    let named = built(&format!("{SMALL}console: {{adminUsers: [dba], statsUsers: [exporter]}}\n"));
+    let console = named.document.config.console.unwrap();
+    assert_eq!(
+        (console.admin_users.as_slice(), console.stats_users.as_slice()),
+        (&["dba".to_owned()][..], &["exporter".to_owned()][..])
+    );
+    assert_eq!(console.database, "pgbouncer");
+}
+
+#[test]
 fn pool_that_says_nothing_of_the_split_has_the_defaults_of_the_proxy() {
     let config = built(SMALL).document.config;
     assert_eq!(config.stage, Stage::PoolingOnly);
