@@ -1,5 +1,7 @@
 //! Gates on what is true at every moment, judged once a period by the worst of it.
 
+use std::time::Duration;
+
 use pgrouting_crds::stage::Stage;
 
 use crate::rollout::reading::{Outcome, Reading};
@@ -24,8 +26,13 @@ pub fn replica_lag(stand: &Stand<'_>, span: &Span) -> Option<Reading> {
     let max_ms = u64::try_from(gate.max.get().as_millis()).unwrap_or(u64::MAX);
     let proxies = u64::try_from(span.worst.proxies).unwrap_or(0);
     let outcome = of_moments(span, || match span.worst.lag_ms_max {
-        // Whole seconds, so that an idle pool's status stays as it is.
-        Some(lag) => judged(lag <= max_ms, format!("{} s", lag / 1000), proxies),
+        Some(lag) if lag > max_ms => judged(false, format!("{} s", lag / 1000), proxies),
+        // In quarters of the limit, so that the status of an idle pool stays as it is.
+        Some(lag) => {
+            let quarter = max_ms.div_ceil(4).next_multiple_of(1000).max(1000);
+            let bound = lag.max(1).next_multiple_of(quarter).min(max_ms);
+            judged(true, format!("at most {}", span_text(Duration::from_millis(bound))), proxies)
+        }
         None if span.worst.replicas == 0 => {
             Outcome::NoData { value: "no replica takes reads".to_owned(), samples: 0 }
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pgrouting_contract::histogram::{BUCKETS, Histogram, bucket_of};
 use pgrouting_contract::measures::{Arm, Measures};
+use pgrouting_crds::duration::PoolDuration;
 use pgrouting_crds::spec::gates::GATES;
 use pgrouting_crds::spec::gates::Gates;
 use pgrouting_crds::status::rollout::Baseline;
@@ -292,6 +293,27 @@ fn moments_are_judged_by_the_worst() {
     // Reads fail where the pool says so: that cannot wait.
     let urgent = Case { needs_replica: true, ..Case::split(5) }.one("healthyReplicas", &none);
     assert_eq!((said(&urgent), urgent.threshold), ("fail", 1));
+}
+
+#[test]
+fn a_lag_that_passes_is_told_in_quarters_of_the_limit() {
+    let value = |max_ms: u64, lag: u64| {
+        let mut case = Case::split(5);
+        case.gates.replica_lag.max = PoolDuration::from_millis(max_ms);
+        let mut moments = span(Figures::default(), true);
+        moments.worst.lag_ms_max = Some(lag);
+        match case.one("replicaLag", &Spans { moments, ..Spans::default() }).outcome {
+            Outcome::Judged { value, .. } => value,
+            other => format!("{other:?}"),
+        }
+    };
+    assert_eq!([0, 40, 2999, 3000].map(|lag| value(10_000, lag)), ["at most 3 s"; 4].map(str::to_owned));
+    assert_eq!(
+        [3001, 9001, 10_000].map(|lag| value(10_000, lag)),
+        ["at most 6 s", "at most 10 s", "at most 10 s"].map(str::to_owned)
+    );
+    assert_eq!((value(500, 1), value(1000, 900)), ("at most 500 ms".to_owned(), "at most 1 s".to_owned()));
+    assert_eq!(value(10_000, 12_345), "12 s");
 }
 
 #[test]
