@@ -244,7 +244,7 @@ pub struct Probe {
     #[serde(default = "default_database")]
     #[schemars(length(max = 63))]
     pub database: String,
-    /// Who they log in as; the first of auth.users when absent. With auth type Passthrough it is needed, and the role
+    /// Who they log in as; the first of auth.users, or who asks auth.query, when absent. With auth type Passthrough it is needed, and the role
     /// must be allowed to read pg_catalog.pg_authid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret: Option<CredentialsSecret>,
@@ -256,6 +256,7 @@ pub struct Probe {
 /// Who may log in.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[x_kube(validation = Rule::new("self.type != 'UserList' || has(self.users)").message("auth type UserList needs auth.users"))]
+#[x_kube(validation = Rule::new("self.type != 'Query' || has(self.query)").message("auth type Query needs auth.query"))]
 #[serde(rename_all = "camelCase")]
 pub struct Auth {
     /// How a client is checked.
@@ -266,6 +267,25 @@ pub struct Auth {
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into(), "usernameKey".into(), "passwordKey".into()]))]
     pub users: Option<Vec<CredentialsSecret>>,
+    /// The query; with type Query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query: Option<AuthQuery>,
+}
+
+/// A query that says who may log in.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[x_kube(validation = Rule::new("!has(self.sql) || self.sql.contains('$1')")
+    .message("sql must have the user's name as $1").field_path(".sql"))]
+#[serde(rename_all = "camelCase")]
+pub struct AuthQuery {
+    /// Who asks; whom the monitors log in as too, when backends.probe names nobody.
+    pub credentials_secret: CredentialsSecret,
+    /// One statement, run on the primary in the database of backends.probe, with the client's user name as $1. In its first row the second
+    /// column is the role's stored SCRAM verifier, or its password; without a row nobody gets in. Tables and functions
+    /// outside pg_catalog are named with their schema. When absent, what pg_authid says of roles that may log in now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub sql: Option<String>,
 }
 
 /// How a client is checked.
@@ -276,6 +296,8 @@ pub enum AuthType {
     Passthrough,
     /// Against a list of Secrets.
     UserList,
+    /// Against what a query of the primary gives.
+    Query,
 }
 
 /// The Services that clients connect to.
@@ -341,7 +363,7 @@ impl Default for Probe {
 
 impl Default for Auth {
     fn default() -> Self {
-        Self { kind: AuthType::Passthrough, users: None }
+        Self { kind: AuthType::Passthrough, users: None, query: None }
     }
 }
 

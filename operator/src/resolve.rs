@@ -4,8 +4,8 @@
 //! What is missing is not an error here but a finding, so that the pool goes on with what it had.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, slice};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
@@ -235,8 +235,12 @@ pub fn referenced_secrets(pool: &PgRoutingPool) -> BTreeSet<CredentialsSecret> {
 /// Those of the users and of the monitor: all but the mirror's.
 #[must_use]
 pub fn login_secrets(pool: &PgRoutingPool) -> BTreeSet<CredentialsSecret> {
-    let users = match pool.spec.auth.kind {
-        AuthType::UserList => pool.spec.auth.users.as_deref().unwrap_or_default(),
+    let auth = &pool.spec.auth;
+    let users = match auth.kind {
+        AuthType::UserList => auth.users.as_deref().unwrap_or_default(),
+        AuthType::Query => {
+            auth.query.as_ref().map_or(&[][..], |query| slice::from_ref(&query.credentials_secret))
+        }
         AuthType::Passthrough => &[],
     };
     users.iter().chain(&pool.spec.backends.probe.credentials_secret).cloned().collect()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource as _, ResourceExt as _};
-use pgrouting_contract::config::{AuthConfig, ServerConfig, UserConfig};
+use pgrouting_contract::config::{AUTH_QUERY, AuthConfig, ServerConfig, UserConfig};
 use pgrouting_contract::mirror::MirrorConfig;
 use pgrouting_crds::spec::console::Console;
 use pgrouting_crds::spec::credentials::CredentialsSecret;
@@ -78,6 +78,13 @@ pub enum ValidatedAuth {
     Passthrough,
     /// The users whose names and passwords are in these files.
     UserList(Vec<UserConfig>),
+    /// Those that a query knows.
+    Query {
+        /// Who asks.
+        user: UserConfig,
+        /// The query.
+        sql: String,
+    },
 }
 
 /// One user's part of the users Secret.
@@ -155,6 +162,9 @@ pub fn validate(
              pg_catalog.pg_authid; name a Secret with its user name and password"
                 .to_owned(),
         );
+    }
+    if spec.auth.kind == AuthType::Query && spec.auth.query.is_none() {
+        faults.push("spec.auth.query: auth type Query needs it".to_owned());
     }
     let image = spec.proxy.image.clone().unwrap_or_else(|| default_image.to_owned());
     if image.trim().is_empty() {
@@ -357,13 +367,18 @@ fn logins(
         let auth = match &previous.auth {
             AuthConfig::Passthrough {} => ValidatedAuth::Passthrough,
             AuthConfig::UserList { users } => ValidatedAuth::UserList(users.clone()),
+            AuthConfig::Query { user, sql } => ValidatedAuth::Query { user: user.clone(), sql: sql.clone() },
         };
         return (auth, previous.probe.user.clone());
     }
     let user = |reference: &CredentialsSecret| user_config(&file_stem(reference));
-    let auth = match pool.spec.auth.kind {
-        AuthType::Passthrough => ValidatedAuth::Passthrough,
-        AuthType::UserList => {
+    let auth = match (pool.spec.auth.kind, &pool.spec.auth.query) {
+        (AuthType::Query, Some(query)) => ValidatedAuth::Query {
+            user: user(&query.credentials_secret),
+            sql: query.sql.clone().unwrap_or_else(|| AUTH_QUERY.to_owned()),
+        },
+        (AuthType::Passthrough | AuthType::Query, _) => ValidatedAuth::Passthrough,
+        (AuthType::UserList, _) => {
             ValidatedAuth::UserList(pool.spec.auth.users.iter().flatten().map(user).collect())
         }
     };

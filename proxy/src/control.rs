@@ -52,6 +52,7 @@ struct FileState {
 enum Whose {
     Client,
     Probe,
+    Asker,
     Mirror,
 }
 
@@ -191,10 +192,16 @@ impl Control {
 
 async fn read_secrets(config: &ProxyConfig) -> Vec<SecretText> {
     let mut secrets = Vec::new();
-    if let AuthConfig::UserList { users } = &config.auth {
-        for user in users {
-            secrets.push(SecretText { whose: Whose::Client, text: read_user(user).await });
+    match &config.auth {
+        AuthConfig::UserList { users } => {
+            for user in users {
+                secrets.push(SecretText { whose: Whose::Client, text: read_user(user).await });
+            }
         }
+        AuthConfig::Query { user, .. } => {
+            secrets.push(SecretText { whose: Whose::Asker, text: read_user(user).await });
+        }
+        AuthConfig::Passthrough {} => {}
     }
     if let Some(probe) = &config.probe.user {
         secrets.push(SecretText { whose: Whose::Probe, text: read_user(probe).await });
@@ -237,11 +244,12 @@ async fn read_shared(path: &Path) -> Result<Vec<u8>, String> {
 /// Makes users of texts. One that is unchanged is kept as it is, with all that was learned of it; one whose file
 /// cannot be read is kept too, so that a Secret that is gone for a moment locks nobody out.
 fn make_users(secrets: &[SecretText], previous: &Credentials, is_list: bool) -> Configured {
-    let Configured { mut users, mut probe, mut mirror, mut missing } = Configured::default();
+    let Configured { mut users, mut probe, mut asker, mut mirror, mut missing } = Configured::default();
     for secret in secrets {
         let known = |name: &str| match secret.whose {
             Whose::Client => previous.user(name),
             Whose::Probe => previous.probe().filter(|user| user.name == name),
+            Whose::Asker => previous.asker().filter(|user| user.name == name),
             Whose::Mirror => previous.mirror().filter(|user| user.name == name),
         };
         let user = match &secret.text {
@@ -268,6 +276,7 @@ fn make_users(secrets: &[SecretText], previous: &Credentials, is_list: bool) -> 
                 users.insert(user.name.clone(), user);
             }
             Whose::Probe => probe = Some(user),
+            Whose::Asker => asker = Some(user),
             Whose::Mirror => mirror = Some(user),
         }
     }
@@ -276,7 +285,9 @@ fn make_users(secrets: &[SecretText], previous: &Credentials, is_list: bool) -> 
         let first = clients.filter_map(|s| s.text.as_ref().ok()).map(|(name, _)| name).next();
         probe = first.and_then(|name| users.get(name)).cloned();
     }
-    Configured { users, probe, mirror, missing }
+    // The monitor's user asks where nobody else does, and the other way round.
+    let probe = probe.or_else(|| asker.take());
+    Configured { users, probe, asker, mirror, missing }
 }
 
 #[cfg(test)]

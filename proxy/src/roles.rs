@@ -1,26 +1,28 @@
-//! Reads the stored verifiers of roles from the primary, for pass-through logins.
+//! Asks the primary for what it has stored of a role's password, for pass-through logins and for those that a query decides on.
 //!
-//! The monitor's user must be allowed to read `pg_catalog.pg_authid`
-//! (<https://www.postgresql.org/docs/current/catalog-pg-authid.html>). Verifiers are kept for seconds only, so that a
+//! For pass-through the monitor's user must be allowed to read `pg_catalog.pg_authid`
+//! (<https://www.postgresql.org/docs/current/catalog-pg-authid.html>). Answers are kept for seconds only, so that a
 //! changed password, an expired or a dropped role counts soon; while the primary cannot be asked, the last known
-//! verifier counts.
+//! answer counts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgrouting_contract::config::AUTH_QUERY;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::auth::md5::Md5Secret;
 use crate::auth::scram::Verifier;
 use crate::auth::users::{Credentials, User};
 use crate::server::connect::ConnectError;
 use crate::server::connection::ServerConnection;
 use crate::server::endpoint::Endpoint;
 use crate::server::own::Own;
-use crate::server::settings::Settings;
+use crate::server::settings::{Settings, quoted_text};
 
-/// How long a verifier counts without being asked for again.
+/// How long an answer counts without being asked for again.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// Roles that are kept.
@@ -29,7 +31,25 @@ const ROLES_MAX: usize = 10_000;
 /// The longest that one question may take.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks for verifiers, one question at a time on one connection.
+/// What is asked, with the role's name as `$1`.
+#[derive(Debug, Clone, Copy)]
+pub enum Asked<'a> {
+    /// What the server has stored: only a verifier counts.
+    Stored,
+    /// A query of the document: a password counts too.
+    Query(&'a str),
+}
+
+impl<'a> Asked<'a> {
+    const fn sql(self) -> &'a str {
+        match self {
+            Self::Stored => AUTH_QUERY,
+            Self::Query(sql) => sql,
+        }
+    }
+}
+
+/// Asks for roles, one question at a time on one connection.
 #[derive(Debug)]
 pub struct Roles {
     credentials: Arc<Credentials>,
@@ -39,8 +59,19 @@ pub struct Roles {
 
 #[derive(Debug, Default)]
 struct State {
-    connection: Option<(Endpoint, Box<ServerConnection>)>,
+    line: Option<Line>,
+    /// What was asked with, so that nothing counts that another query has said.
+    sql: String,
     asked_at: HashMap<String, Instant>,
+}
+
+/// A connection on which the query has been prepared.
+#[derive(Debug)]
+struct Line {
+    endpoint: Endpoint,
+    user: Arc<User>,
+    sql: String,
+    connection: Box<ServerConnection>,
 }
 
 impl Roles {
@@ -50,7 +81,7 @@ impl Roles {
         Self { credentials, settings, state: Mutex::default() }
     }
 
-    /// The user of that name as the primary knows it; `None` when it may not log in with SCRAM.
+    /// The user of that name as the primary knows it; `None` when it may not log in.
     ///
     /// # Errors
     /// When the primary cannot be asked and nothing is known from before.
@@ -59,24 +90,29 @@ impl Roles {
         name: &str,
         primary: Option<&Endpoint>,
         database: &str,
+        asked: Asked<'_>,
     ) -> Result<Option<Arc<User>>, ConnectError> {
         let known = self.credentials.user(name);
         let mut state = self.state.lock().await;
+        if state.sql != asked.sql() {
+            state.asked_at.clear();
+            asked.sql().clone_into(&mut state.sql);
+        }
         if state.asked_at.get(name).is_some_and(|at| at.elapsed() < FRESH) {
             return Ok(known);
         }
         let answer = match primary {
             Some(primary) => {
-                tokio::time::timeout(QUESTION_TIMEOUT, self.ask(&mut state, name, primary, database))
-                    .await
-                    .unwrap_or(Err(ConnectError::Timeout(QUESTION_TIMEOUT)))
+                let question = self.ask(&mut state, name, primary, database, asked.sql());
+                let answer = tokio::time::timeout(QUESTION_TIMEOUT, question).await;
+                answer.unwrap_or(Err(ConnectError::Timeout(QUESTION_TIMEOUT)))
             }
             None => Err(ConnectError::Protocol("no primary is known")),
         };
-        let verifier = match answer {
-            Ok(verifier) => verifier,
+        let secret = match answer {
+            Ok(secret) => secret,
             Err(error) => {
-                state.connection = None;
+                state.line = None;
                 return if known.is_some() { Ok(known) } else { Err(error) };
             }
         };
@@ -84,27 +120,66 @@ impl Roles {
             state.asked_at.clear();
         }
         state.asked_at.insert(name.to_owned(), Instant::now());
-        let Some((salting, verifier)) = verifier else {
-            self.credentials.remove(name);
-            return Ok(None);
+        drop(state);
+        let made = match secret {
+            Some(secret) => self.made(name, secret, known, asked).await,
+            None => None,
         };
-        if let Some(known) = known.filter(|known| known.has_verifier(&salting, &verifier)) {
-            return Ok(Some(known));
+        match &made {
+            Some(user) => self.credentials.insert(Arc::clone(user), ROLES_MAX),
+            None => self.credentials.remove(name),
         }
-        let user = Arc::new(User::from_verifier(name, salting, verifier));
-        self.credentials.insert(Arc::clone(&user), ROLES_MAX);
-        Ok(Some(user))
+        Ok(made)
     }
 
+    /// The user with this secret: the one that is known, where it still has it.
+    async fn made(
+        &self,
+        name: &str,
+        secret: String,
+        known: Option<Arc<User>>,
+        asked: Asked<'_>,
+    ) -> Option<Arc<User>> {
+        if let Some(known) = known.as_ref().filter(|known| known.has_password(&secret)) {
+            return Some(Arc::clone(known));
+        }
+        if let Some((salting, verifier)) = Verifier::parse(&secret) {
+            return Some(Arc::new(User::from_verifier(name, salting, verifier)));
+        }
+        if let Some(md5) = Md5Secret::parse(&secret) {
+            return Some(Arc::new(User::from_md5(name, md5)));
+        }
+        if matches!(asked, Asked::Stored) || secret.is_empty() {
+            tracing::warn!(user = name, "what is stored of the password is of no use");
+            return None;
+        }
+        let name = name.to_owned();
+        // Deriving keys takes milliseconds.
+        let derived = tokio::task::spawn_blocking(move || {
+            let salt: [u8; 16] = rand::random();
+            let salt = known.as_ref().map_or(&salt[..], |user| &user.salting.salt);
+            Arc::new(User::from_secret(&name, &secret, salt, known.as_deref()))
+        });
+        derived.await.ok()
+    }
+
+    /// The second column of the first row.
     async fn ask(
         &self,
         state: &mut State,
         name: &str,
         primary: &Endpoint,
         database: &str,
-    ) -> Result<Option<(crate::auth::scram::Salting, Verifier)>, ConnectError> {
-        let is_usable = state.connection.as_mut().is_some_and(|(to, connection)| {
-            to == primary && connection.cancel.revision == primary.tls.revision() && connection.is_fit()
+        sql: &str,
+    ) -> Result<Option<String>, ConnectError> {
+        let asker = self.credentials.asker();
+        let asker = asker.ok_or(ConnectError::Protocol("the user who asks for others is not known"))?;
+        let is_usable = state.line.as_mut().is_some_and(|line| {
+            line.endpoint == *primary
+                && line.connection.cancel.revision == primary.tls.revision()
+                && line.sql == sql
+                && line.user.name == asker.name
+                && line.connection.is_fit()
         });
         if !is_usable {
             let own = Own {
@@ -114,15 +189,19 @@ impl Roles {
                 name: "pgrouting-auth",
                 timeout: QUESTION_TIMEOUT,
             };
-            state.connection = Some((primary.clone(), own.connect(primary).await?));
+            let mut connection = own.connect_as(&asker, primary).await?;
+            // Nothing that others have made is found before what is PostgreSQL's.
+            connection.run("SET search_path = pg_catalog, pg_temp").await?;
+            connection.run(&format!("PREPARE pgrouting_auth (pg_catalog.text) AS {sql}")).await?;
+            let (endpoint, sql) = (primary.clone(), sql.to_owned());
+            state.line = Some(Line { endpoint, user: asker, sql, connection });
         }
-        let Some((_, connection)) = state.connection.as_mut() else { return Ok(None) };
-        let sql = format!(
-            "SELECT rolpassword FROM pg_catalog.pg_authid WHERE rolname = {} AND rolcanlogin \
-             AND (rolvaliduntil IS NULL OR rolvaliduntil > pg_catalog.now())",
-            crate::server::settings::quoted_text(name)
-        );
-        let rows = connection.run(&sql).await?;
-        Ok(rows.into_iter().flatten().flatten().next().and_then(|text| Verifier::parse(&text)))
+        let Some(line) = state.line.as_mut() else { return Ok(None) };
+        let execute = format!("EXECUTE pgrouting_auth ({})", quoted_text(name));
+        let Some(row) = line.connection.run(&execute).await?.into_iter().next() else { return Ok(None) };
+        let [_, secret, ..] = row.as_slice() else {
+            return Err(ConnectError::Protocol("the query for users gives fewer than two columns"));
+        };
+        Ok(secret.clone())
     }
 }

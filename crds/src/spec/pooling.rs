@@ -32,6 +32,10 @@ pub struct Pooling {
     /// A server connection that has been idle for longer is closed.
     #[serde(default = "default_server_idle_timeout")]
     pub server_idle_timeout: PoolDuration,
+    /// A server connection that has been open for longer is closed when nobody uses it, by lot up to a fifth earlier; 0s is
+    /// never.
+    #[serde(default = "default_server_lifetime")]
+    pub server_lifetime: PoolDuration,
     /// PostgreSQL settings that every server connection starts with.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "settings_schema")]
@@ -67,6 +71,7 @@ impl Default for Pooling {
             max_client_connections_per_proxy: default_max_client_connections(),
             checkout_timeout: default_checkout_timeout(),
             server_idle_timeout: default_server_idle_timeout(),
+            server_lifetime: default_server_lifetime(),
             parameters: BTreeMap::new(),
         }
     }
@@ -90,6 +95,10 @@ const fn default_max_client_connections() -> u32 {
 
 const fn default_checkout_timeout() -> PoolDuration {
     PoolDuration::from_secs(5)
+}
+
+const fn default_server_lifetime() -> PoolDuration {
+    PoolDuration::from_secs(3600)
 }
 
 const fn default_server_idle_timeout() -> PoolDuration {

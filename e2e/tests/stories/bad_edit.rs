@@ -73,6 +73,11 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
             "VerifyCa and VerifyFull need serverCa",
         ),
         (json!({"auth": {"users": null}}), "UserList needs auth.users"),
+        (json!({"auth": {"type": "Query"}}), "Query needs auth.query"),
+        (
+            json!({"auth": {"type": "Query", "query": {"credentialsSecret": {"name": "app"}, "sql": "SELECT 1"}}}),
+            "sql must have the user's name as $1",
+        ),
     ] {
         let error = pool.patch(edit.clone()).await.expect_err(&edit.to_string());
         let text = format!("{error:#}");

@@ -87,6 +87,7 @@ pub fn document(
         auth: match &pool.auth {
             ValidatedAuth::Passthrough => AuthConfig::Passthrough {},
             ValidatedAuth::UserList(users) => AuthConfig::UserList { users: users.clone() },
+            ValidatedAuth::Query { user, sql } => AuthConfig::Query { user: user.clone(), sql: sql.clone() },
         },
         tls: pool.tls.pool.clone(),
         console: console_config(&pool.console),
@@ -103,6 +104,7 @@ pub fn document(
             max_client_connections: pool.pooling.max_client_connections_per_proxy,
             checkout_timeout: duration_text(pool.pooling.checkout_timeout.get()),
             server_idle_timeout: duration_text(pool.pooling.server_idle_timeout.get()),
+            server_lifetime: duration_text(pool.pooling.server_lifetime.get()),
             parameters: pool.pooling.parameters.clone(),
             ..PoolingConfig::default()
         },

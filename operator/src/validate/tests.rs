@@ -189,3 +189,21 @@ fn limit_of_the_fleet_is_divided_by_its_pods() {
         assert_eq!(share(limit, replicas, live), each, "{limit} over {replicas} and {live}");
     }
 }
+
+#[test]
+fn query_for_users_is_asked_by_whom_its_secret_says() {
+    let spec = SMALL.replace(
+        "auth: {type: UserList, users: [{name: app}]}",
+        "auth: {type: Query, query: {credentialsSecret: {name: asker}}}",
+    );
+    let pool = pool(&spec);
+    let config = built(&spec).document.config;
+    let AuthConfig::Query { user, sql } = config.auth else { unreachable!("{:?}", config.auth) };
+    assert!(user.name_file.is_some_and(|path| path.contains("/asker.")));
+    assert_eq!((sql.as_str(), config.probe.user), (AUTH_QUERY, None));
+    // A Secret that nobody has seen leaves the logins of before.
+    let mut refs = refs(&pool);
+    refs.credentials.insert(secret_reference("asker"), Err(CredentialsFault::SecretNotFound("asker".into())));
+    refs.previous = Some(built(SMALL).document.config);
+    assert!(matches!(validated(&pool, &refs).auth, ValidatedAuth::UserList(_)));
+}

@@ -215,6 +215,24 @@ pub enum AuthConfig {
     /// must be allowed to read `pg_catalog.pg_authid`), checks the client against it, and logs in to the servers with
     /// the key that the client's proof reveals. It never sees a password.
     Passthrough {},
+    /// Every role that a query knows.
+    Query {
+        /// Who asks, on the primary, in `probe.database`; the monitor's user too, where `probe.user` is absent.
+        user: UserConfig,
+        /// One statement, with the name of the client's user as its only parameter, `$1`. In its first row the second column
+        /// is the role's stored SCRAM verifier, or its password; without a row nobody gets in. It runs with `search_path`
+        /// set to `pg_catalog`, so that whatever is elsewhere is named with its schema.
+        #[serde(default = "default_auth_query")]
+        sql: String,
+    },
+}
+
+/// What `pg_authid` says of those who may log in now.
+pub const AUTH_QUERY: &str = "SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1 AND rolcanlogin \
+                              AND (rolvaliduntil IS NULL OR rolvaliduntil > now())";
+
+fn default_auth_query() -> String {
+    AUTH_QUERY.to_owned()
 }
 
 /// A user name and password, each given in place or by a file (as Kubernetes mounts a Secret's keys).
@@ -266,6 +284,13 @@ pub enum PinPolicy {
     Reject,
 }
 
+/// As PgBouncer's.
+const SERVER_LIFETIME: DurationText = DurationText::from_secs(3600);
+
+fn is_usual_lifetime(lifetime: &DurationText) -> bool {
+    *lifetime == SERVER_LIFETIME
+}
+
 /// Whether clients are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Traffic {
@@ -293,6 +318,10 @@ pub struct PoolingConfig {
     pub checkout_timeout: DurationText,
     /// A server connection that has been idle for longer is closed.
     pub server_idle_timeout: DurationText,
+    /// A server connection that has been open for longer, by lot up to a fifth less, is closed when nobody uses it; `0s` is
+    /// never.
+    #[serde(skip_serializing_if = "is_usual_lifetime")]
+    pub server_lifetime: DurationText,
     /// The longest wait for a server to accept a connection and a login.
     pub connect_timeout: DurationText,
     /// The longest time from a client's connect to its login.
@@ -316,6 +345,7 @@ impl Default for PoolingConfig {
             max_client_connections: 10_000,
             checkout_timeout: DurationText::from_secs(5),
             server_idle_timeout: DurationText::from_secs(600),
+            server_lifetime: SERVER_LIFETIME,
             connect_timeout: DurationText::from_secs(5),
             client_login_timeout: DurationText::from_secs(15),
             max_message_bytes: 1024 * 1024 * 1024,

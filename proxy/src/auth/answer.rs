@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::auth::md5::Md5Secret;
 use crate::auth::scram::{
     BOUND_MECHANISM, Binding, Channel, ClientChallenge, ClientExchange, Keys, MECHANISM, Salting, ScramFault,
 };
 use crate::auth::users::{LoginSecret, User};
 use crate::wire::backend::Authentication;
-use crate::wire::frontend::{put_sasl_initial, put_sasl_response};
+use crate::wire::frontend::{put_password, put_sasl_initial};
 
 /// A login under way.
 #[derive(Debug)]
@@ -16,15 +17,22 @@ pub struct ServerLogin {
     /// Which of the user's secrets to try: a server closes after a wrong one, so each try is a new connection.
     attempt: usize,
     binding: Binding,
+    /// Whether nobody but the server can read a password: one in clear text is sent to no one else.
+    is_private: bool,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
     Begun,
+    /// A password or what MD5 makes of it was sent, one of so many.
+    Sent(usize),
     FirstSent(ClientExchange),
     Challenged(ClientChallenge),
-    Answered { challenge: ClientChallenge, keys: Keys },
+    Answered {
+        challenge: ClientChallenge,
+        keys: Keys,
+    },
     Proved(Salting, Keys),
     Over,
 }
@@ -59,8 +67,8 @@ impl ServerLogin {
     /// Begins a login with the user's secret number `attempt`, from 0; it is bound to the channel where the server offers
     /// that.
     #[must_use]
-    pub const fn start(user: Arc<User>, attempt: usize, binding: Binding) -> Self {
-        Self { user, attempt, binding, state: State::Begun }
+    pub const fn start(user: Arc<User>, attempt: usize, binding: Binding, is_private: bool) -> Self {
+        Self { user, attempt, binding, is_private, state: State::Begun }
     }
 
     /// Takes an authentication request. `nonce` is used once, for the client's first message.
@@ -75,7 +83,7 @@ impl ServerLogin {
     ) -> Result<AnswerStep, AnswerFault> {
         let state = std::mem::replace(&mut self.state, State::Over);
         match (request, state) {
-            (Authentication::Ok, state @ (State::Begun | State::Proved(..))) => {
+            (Authentication::Ok, state @ (State::Begun | State::Sent(_) | State::Proved(..))) => {
                 self.state = state;
                 Ok(AnswerStep::Done)
             }
@@ -103,17 +111,38 @@ impl ServerLogin {
                 self.state = State::Proved(challenge.salting, keys);
                 Ok(AnswerStep::Continue)
             }
-            (Authentication::CleartextPassword, _) => Err(AnswerFault::Method("a clear-text password")),
-            (Authentication::Md5Password(_), _) => Err(AnswerFault::Method("an MD5 password")),
+            (Authentication::Md5Password(salt), State::Begun) => {
+                let mut secrets: Vec<_> = self.user.md5().cloned().into_iter().collect();
+                let passwords = self.user.passwords();
+                secrets.extend(passwords.iter().map(|password| Md5Secret::derive(password, &self.user.name)));
+                self.send(secrets.iter().map(|secret| secret.answer(*salt)).collect(), out)
+            }
+            (Authentication::CleartextPassword, State::Begun) if self.is_private => {
+                let with_end = |password: Arc<str>| [password.as_bytes(), &[0]].concat();
+                self.send(self.user.passwords().into_iter().map(with_end).collect(), out)
+            }
+            (Authentication::CleartextPassword, State::Begun) => {
+                Err(AnswerFault::Method("a password in clear text where its certificate is not verified"))
+            }
             (Authentication::Other(_), _) => Err(AnswerFault::Method("GSSAPI or SSPI")),
             (
                 Authentication::Ok
+                | Authentication::CleartextPassword
+                | Authentication::Md5Password(_)
                 | Authentication::Sasl(_)
                 | Authentication::SaslContinue(_)
                 | Authentication::SaslFinal(_),
                 _,
             ) => Err(AnswerFault::Scram(ScramFault::Malformed)),
         }
+    }
+
+    /// Sends the one of these whose turn it is.
+    fn send(&mut self, secrets: Vec<Vec<u8>>, out: &mut Vec<u8>) -> Result<AnswerStep, AnswerFault> {
+        let secret = secrets.get(self.attempt).ok_or(AnswerFault::NoSecret)?;
+        put_password(out, secret);
+        self.state = State::Sent(secrets.len());
+        Ok(AnswerStep::Continue)
     }
 
     fn choose_secret(
@@ -142,7 +171,7 @@ impl ServerLogin {
     /// Writes the proof, once the keys that [`AnswerStep::Derive`] asked for are there.
     pub fn answer(&mut self, keys: Keys, out: &mut Vec<u8>) {
         if let State::Challenged(challenge) = std::mem::replace(&mut self.state, State::Over) {
-            put_sasl_response(out, challenge.answer(&keys).as_bytes());
+            put_password(out, challenge.answer(&keys).as_bytes());
             self.state = State::Answered { challenge, keys };
         }
     }
@@ -154,6 +183,7 @@ impl ServerLogin {
             State::Answered { challenge, .. } => {
                 self.attempt + 1 < self.user.login_secrets(&challenge.salting).len()
             }
+            State::Sent(count) => self.attempt + 1 < *count,
             State::Begun | State::FirstSent(_) | State::Challenged(_) | State::Proved(..) | State::Over => {
                 false
             }
@@ -180,7 +210,7 @@ mod tests {
 
     /// Plays a server that accepts `password`; gives whether it let the login in, and the login.
     fn play(user: &Arc<User>, attempt: usize, password: &str) -> (bool, ServerLogin) {
-        let mut login = ServerLogin::start(Arc::clone(user), attempt, Binding::None);
+        let mut login = ServerLogin::start(Arc::clone(user), attempt, Binding::None, false);
         let mut out = Vec::new();
         let offer = Authentication::Sasl(vec![b"SCRAM-SHA-256-PLUS", b"SCRAM-SHA-256"]);
         assert_eq!(login.take(&offer, b"nonce", &mut out), Ok(AnswerStep::Continue));
@@ -220,12 +250,50 @@ mod tests {
     #[test]
     fn a_server_that_asks_for_another_method_is_told_apart() {
         let user = Arc::new(User::from_secret("app", "secret", b"salt", None));
-        for request in
-            [Authentication::CleartextPassword, Authentication::Md5Password([0; 4]), Authentication::Other(7)]
-        {
-            let mut login = ServerLogin::start(Arc::clone(&user), 0, Binding::None);
+        for request in [Authentication::CleartextPassword, Authentication::Other(7)] {
+            let mut login = ServerLogin::start(Arc::clone(&user), 0, Binding::None, false);
             assert!(matches!(login.take(&request, b"n", &mut Vec::new()), Err(AnswerFault::Method(_))));
         }
+    }
+
+    #[test]
+    fn passwords_of_a_rotation_are_sent_in_turn_as_the_server_asks() {
+        let old = User::from_secret("app", "old", b"salt", None);
+        let user = Arc::new(User::from_secret("app", "new", b"salt", Some(&old)));
+        let md5 = |password| Md5Secret::derive(password, "app").answer(*b"salt");
+        let hashed = Authentication::Md5Password(*b"salt");
+        for (request, first, second) in [
+            (hashed, md5("new"), md5("old")),
+            (Authentication::CleartextPassword, b"new\0".to_vec(), b"old\0".to_vec()),
+        ] {
+            for (attempt, expected, has_another) in [(0, first, true), (1, second, false)] {
+                let mut login = ServerLogin::start(Arc::clone(&user), attempt, Binding::None, true);
+                let mut out = Vec::new();
+                assert_eq!(login.take(&request, b"n", &mut out), Ok(AnswerStep::Continue));
+                assert_eq!(out[HEADER_LEN..], expected);
+                assert_eq!(login.has_another_secret(), has_another);
+                assert_eq!(login.take(&Authentication::Ok, b"n", &mut out), Ok(AnswerStep::Done));
+            }
+            let mut login = ServerLogin::start(Arc::clone(&user), 2, Binding::None, true);
+            assert_eq!(login.take(&request, b"n", &mut Vec::new()), Err(AnswerFault::NoSecret));
+        }
+    }
+
+    #[test]
+    fn what_md5_stores_answers_md5_and_nothing_else() {
+        let secret = Md5Secret::derive("secret", "app");
+        let user = Arc::new(User::from_md5("app", secret.clone()));
+        let start = || ServerLogin::start(Arc::clone(&user), 0, Binding::None, true);
+        let mut out = Vec::new();
+        assert_eq!(
+            start().take(&Authentication::Md5Password(*b"salt"), b"n", &mut out),
+            Ok(AnswerStep::Continue)
+        );
+        assert_eq!(out[HEADER_LEN..], secret.answer(*b"salt"));
+        assert_eq!(
+            start().take(&Authentication::CleartextPassword, b"n", &mut out),
+            Err(AnswerFault::NoSecret)
+        );
     }
 
     #[test]
@@ -239,7 +307,7 @@ mod tests {
             (plain, &end_point, MECHANISM, "y,,"),
             (both, &Binding::None, MECHANISM, "n,,"),
         ] {
-            let mut login = ServerLogin::start(Arc::clone(&user), 0, binding.clone());
+            let mut login = ServerLogin::start(Arc::clone(&user), 0, binding.clone(), false);
             let mut out = Vec::new();
             login.take(&Authentication::Sasl(offer.to_vec()), b"nonce", &mut out).unwrap();
             let said = String::from_utf8_lossy(&out[HEADER_LEN..]).into_owned();
@@ -250,7 +318,7 @@ mod tests {
     #[test]
     fn a_server_that_does_not_know_the_password_is_not_believed() {
         let user = Arc::new(User::from_secret("app", "secret", b"salt", None));
-        let mut login = ServerLogin::start(user, 0, Binding::None);
+        let mut login = ServerLogin::start(user, 0, Binding::None, false);
         let mut out = Vec::new();
         login.take(&Authentication::Sasl(vec![b"SCRAM-SHA-256"]), b"nonce", &mut out).unwrap();
         assert!(login.take(&Authentication::Ok, b"", &mut out).is_err());

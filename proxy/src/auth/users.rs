@@ -7,6 +7,7 @@ use std::time::Duration;
 use pgrouting_contract::report::{CredentialReport, CredentialState};
 use tokio::time::Instant;
 
+use crate::auth::md5::Md5Secret;
 use crate::auth::scram::{ITERATIONS, Keys, Salting, Verifier};
 
 /// How long a password that was replaced is still right, so that clients and servers may change over one by one.
@@ -24,6 +25,8 @@ pub struct User {
     pub salting: Salting,
     /// What a client's proof is checked against: the password of now and, during a rotation, the one before.
     candidates: Vec<Candidate>,
+    /// What is stored of the password, where that is of MD5: there is no candidate then.
+    md5: Option<Md5Secret>,
     learned: Mutex<Option<Keys>>,
     derived: Mutex<Vec<(Salting, Keys)>>,
     seen: Mutex<Seen>,
@@ -59,6 +62,9 @@ impl User {
         if let Some((salting, verifier)) = Verifier::parse(secret) {
             return Self::from_verifier(name, salting, verifier);
         }
+        if let Some(md5) = Md5Secret::parse(secret) {
+            return Self::from_md5(name, md5);
+        }
         let salting = Salting { salt: salt.to_vec(), iterations: ITERATIONS };
         let keys = Keys::derive(secret, &salting);
         let mut candidates =
@@ -79,11 +85,19 @@ impl User {
         Self::new(name, salting, vec![Candidate { verifier, password: None, until: None }])
     }
 
+    /// A user of whom only what MD5 stores is known, which is enough for both sides where they use MD5.
+    #[must_use]
+    pub fn from_md5(name: &str, md5: Md5Secret) -> Self {
+        let salting = Salting { salt: Vec::new(), iterations: ITERATIONS };
+        Self { md5: Some(md5), ..Self::new(name, salting, Vec::new()) }
+    }
+
     fn new(name: &str, salting: Salting, candidates: Vec<Candidate>) -> Self {
         Self {
             name: name.to_owned(),
             salting,
             candidates,
+            md5: None,
             learned: Mutex::default(),
             derived: Mutex::default(),
             seen: Mutex::new(Seen { state: CredentialState::Unused, message: String::new() }),
@@ -99,10 +113,26 @@ impl User {
     /// Whether `secret` is its current password.
     #[must_use]
     pub fn has_password(&self, secret: &str) -> bool {
+        if let Some(md5) = &self.md5 {
+            return Md5Secret::parse(secret).as_ref() == Some(md5);
+        }
         self.candidates.first().is_some_and(|c| match &c.password {
             Some(password) => **password == *secret,
             None => Verifier::parse(secret).is_some_and(|(s, v)| self.has_verifier(&s, &v)),
         })
+    }
+
+    /// What a client is checked by, where that is MD5.
+    #[must_use]
+    pub const fn md5(&self) -> Option<&Md5Secret> {
+        self.md5.as_ref()
+    }
+
+    /// The passwords that may be right now, the newest first.
+    #[must_use]
+    pub fn passwords(&self) -> Vec<Arc<str>> {
+        let now = Instant::now();
+        self.candidates.iter().filter(|c| !c.is_over(now)).filter_map(|c| c.password.clone()).collect()
     }
 
     /// What a client's proof may fit.
@@ -128,14 +158,7 @@ impl User {
         if self.salting == *salting {
             secrets.extend(locked(&self.learned).clone().map(LoginSecret::Keys));
         }
-        let now = Instant::now();
-        secrets.extend(
-            self.candidates
-                .iter()
-                .filter(|c| !c.is_over(now))
-                .filter_map(|c| c.password.clone())
-                .map(LoginSecret::Password),
-        );
+        secrets.extend(self.passwords().into_iter().map(LoginSecret::Password));
         secrets
     }
 
@@ -176,6 +199,7 @@ pub struct Credentials {
 struct State {
     users: HashMap<String, Arc<User>>,
     probe: Option<Arc<User>>,
+    asker: Option<Arc<User>>,
     mirror: Option<Arc<User>>,
     missing: Vec<CredentialReport>,
 }
@@ -187,6 +211,8 @@ pub struct Configured {
     pub users: HashMap<String, Arc<User>>,
     /// The monitor's user.
     pub probe: Option<Arc<User>>,
+    /// Who asks for the users, where that is another than the monitor's.
+    pub asker: Option<Arc<User>>,
     /// Who logs in to the mirror, where that is not the client's own role.
     pub mirror: Option<Arc<User>>,
     /// What could not be read.
@@ -206,6 +232,13 @@ impl Credentials {
         locked(&self.state).probe.clone()
     }
 
+    /// Who asks for the users: the monitor's user, where there is no other.
+    #[must_use]
+    pub fn asker(&self) -> Option<Arc<User>> {
+        let state = locked(&self.state);
+        state.asker.clone().or_else(|| state.probe.clone())
+    }
+
     /// Who logs in to the mirror, where that is not the client's own role.
     #[must_use]
     pub fn mirror(&self) -> Option<Arc<User>> {
@@ -213,8 +246,8 @@ impl Credentials {
     }
 
     /// Replaces everything that comes from the config's files.
-    pub fn replace(&self, Configured { users, probe, mirror, missing }: Configured) {
-        *locked(&self.state) = State { users, probe, mirror, missing };
+    pub fn replace(&self, Configured { users, probe, asker, mirror, missing }: Configured) {
+        *locked(&self.state) = State { users, probe, asker, mirror, missing };
     }
 
     /// Adds or replaces one user, as passthrough does at a login. At most `users_max` are kept.
@@ -236,7 +269,12 @@ impl Credentials {
     #[must_use]
     pub fn report(&self) -> Vec<CredentialReport> {
         let state = locked(&self.state);
-        let own = state.probe.iter().chain(&state.mirror).filter(|p| !state.users.contains_key(&p.name));
+        let own = state
+            .probe
+            .iter()
+            .chain(&state.asker)
+            .chain(&state.mirror)
+            .filter(|p| !state.users.contains_key(&p.name));
         let mut reports: Vec<_> = state.users.values().chain(own).map(|user| user.report()).collect();
         reports.extend(state.missing.iter().cloned());
         reports.sort_by(|a, b| a.user.cmp(&b.user));

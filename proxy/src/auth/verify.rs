@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::auth::md5::Md5Secret;
 use crate::auth::scram::{BOUND_MECHANISM, Binding, Keys, MECHANISM, Salting, ScramFault, ServerExchange};
 use crate::auth::users::User;
 use crate::wire::backend::put_authentication;
@@ -10,6 +11,7 @@ use crate::wire::frame::HEADER_LEN;
 use crate::wire::frontend::PASSWORD;
 
 /// Codes of `Authentication…` messages.
+const MD5: i32 = 5;
 const SASL: i32 = 10;
 const SASL_CONTINUE: i32 = 11;
 const SASL_FINAL: i32 = 12;
@@ -27,6 +29,8 @@ pub struct ClientLogin {
 #[derive(Debug)]
 enum State {
     Offered,
+    /// The salt that the client hashes with.
+    Salted(Md5Secret, [u8; 4]),
     Challenged(ServerExchange),
     Over,
 }
@@ -55,21 +59,43 @@ pub enum LoginFault {
 
 impl ClientLogin {
     /// Begins a login: writes the offer, of a bound login first where there is something to bind to. `mock` is the salting
-    /// that an unknown user is shown.
-    pub fn start(user: Option<Arc<User>>, mock: Salting, binding: Binding, out: &mut Vec<u8>) -> Self {
+    /// that an unknown user is shown, and `salt` what a user is given of whom only MD5 is known.
+    pub fn start(
+        user: Option<Arc<User>>,
+        mock: Salting,
+        salt: [u8; 4],
+        binding: Binding,
+        out: &mut Vec<u8>,
+    ) -> Self {
         let salting = user.as_ref().map_or(mock, |user| user.salting.clone());
         let offer = match binding {
             Binding::None => format!("{MECHANISM}\0\0"),
             Binding::EndPoint(_) => format!("{BOUND_MECHANISM}\0{MECHANISM}\0\0"),
         };
-        put_authentication(out, SASL, offer.as_bytes());
-        Self { user, salting, binding, state: State::Offered }
+        let state = match user.as_ref().and_then(|user| user.md5()) {
+            Some(secret) => {
+                put_authentication(out, MD5, &salt);
+                State::Salted(secret.clone(), salt)
+            }
+            None => {
+                put_authentication(out, SASL, offer.as_bytes());
+                State::Offered
+            }
+        };
+        Self { user, salting, binding, state }
     }
 
     /// Takes a whole message of the client's. `nonce` is used once, for the server's first message.
     pub fn take(&mut self, message: &[u8], nonce: &[u8], out: &mut Vec<u8>) -> LoginStep {
         let step = match std::mem::replace(&mut self.state, State::Over) {
             State::Offered => self.challenge(message, nonce, out),
+            State::Salted(secret, salt) => body(message).and_then(|answer| {
+                if !secret.is_answer(salt, answer) {
+                    return Err(LoginFault::Password);
+                }
+                put_authentication(out, 0, &[]);
+                Ok(LoginStep::Done)
+            }),
             State::Challenged(exchange) => self.finish(exchange, message, out),
             State::Over => Err(LoginFault::Protocol(ScramFault::Malformed)),
         };
@@ -139,11 +165,12 @@ mod tests {
     use crate::auth::scram::{Channel, ClientExchange, mock_salting};
     use crate::wire::backend::{Authentication, authentication};
     use crate::wire::frame::header;
-    use crate::wire::frontend::{put_sasl_initial, put_sasl_response};
+    use crate::wire::frontend::{put_password, put_sasl_initial};
 
     fn login(user: Option<Arc<User>>, password: &str) -> LoginStep {
         let mut out = Vec::new();
-        let mut login = ClientLogin::start(user, mock_salting(b"secret", "nobody"), Binding::None, &mut out);
+        let mut login =
+            ClientLogin::start(user, mock_salting(b"secret", "nobody"), [0; 4], Binding::None, &mut out);
         assert!(matches!(authentication(&out), Some(Authentication::Sasl(m)) if m == [MECHANISM.as_bytes()]));
         let (client, first) = ClientExchange::start(b"nonce", Channel::Unable);
         let mut message = Vec::new();
@@ -156,7 +183,7 @@ mod tests {
         let challenge = client.challenge(server_first).unwrap();
         let keys = Keys::derive(password, &challenge.salting);
         message.clear();
-        put_sasl_response(&mut message, challenge.answer(&keys).as_bytes());
+        put_password(&mut message, challenge.answer(&keys).as_bytes());
         out.clear();
         let step = login.take(&message, b"", &mut out);
         if step == LoginStep::Done {
@@ -181,9 +208,31 @@ mod tests {
     }
 
     #[test]
+    fn who_is_known_by_md5_only_is_asked_for_that() {
+        let secret = Md5Secret::derive("secret", "app");
+        let user = Arc::new(User::from_md5("app", secret.clone()));
+        let mock = || mock_salting(b"secret", "nobody");
+        for (answer, step) in [
+            (secret.answer(*b"salt"), LoginStep::Done),
+            (secret.answer(*b"Salt"), LoginStep::Failed(LoginFault::Password)),
+            (b"secret\0".to_vec(), LoginStep::Failed(LoginFault::Password)),
+        ] {
+            let mut out = Vec::new();
+            let mut login =
+                ClientLogin::start(Some(Arc::clone(&user)), mock(), *b"salt", Binding::None, &mut out);
+            assert_eq!(authentication(&out), Some(Authentication::Md5Password(*b"salt")));
+            out.clear();
+            let mut message = Vec::new();
+            put_password(&mut message, &answer);
+            assert_eq!(login.take(&message, b"", &mut out), step);
+            assert_eq!(authentication(&out) == Some(Authentication::Ok), step == LoginStep::Done);
+        }
+    }
+
+    #[test]
     fn another_mechanism_is_refused() {
         let mut out = Vec::new();
-        let mut login = ClientLogin::start(None, mock_salting(b"s", "n"), Binding::None, &mut out);
+        let mut login = ClientLogin::start(None, mock_salting(b"s", "n"), [0; 4], Binding::None, &mut out);
         let mut message = Vec::new();
         put_sasl_initial(&mut message, "SCRAM-SHA-256-PLUS", b"n,,n=,r=x");
         assert_eq!(login.take(&message, b"x", &mut out), LoginStep::Failed(LoginFault::Mechanism));

@@ -126,7 +126,8 @@ pub async fn connect(want: Want<'_>) -> Result<Box<ServerConnection>, ConnectErr
         loop {
             let handshake = Handshake::open(want.endpoint, is_clear).await?;
             let may_be_clear = handshake.may_be_clear(want.endpoint);
-            let mut login = ServerLogin::start(Arc::clone(want.user), attempt, handshake.binding());
+            let (binding, is_private) = (handshake.binding(), handshake.is_private(want.endpoint));
+            let mut login = ServerLogin::start(Arc::clone(want.user), attempt, binding, is_private);
             let outcome = handshake.run(want, &mut login).await;
             if may_be_clear && outcome.as_ref().is_err_and(is_unwelcome) {
                 // As libpq's `prefer`: a server may let in only who comes in clear text.
@@ -198,6 +199,11 @@ impl Handshake {
         self.stream.is_secure() && endpoint.tls.current().is_some_and(|tls| tls.is_optional)
     }
 
+    /// Whether nobody but the server can read what is sent.
+    fn is_private(&self, endpoint: &Endpoint) -> bool {
+        self.stream.is_secure() && endpoint.tls.current().is_some_and(|tls| tls.is_verified)
+    }
+
     /// What the login can be bound to.
     fn binding(&self) -> Binding {
         match self.stream.channel().map(|channel| channel.peer_certificate()) {
@@ -262,6 +268,8 @@ impl Handshake {
             identity: Arc::clone(want.identity),
             home: want.home,
             opened_at: now,
+            opened_in: 0,
+            lot: 0,
             idle_since: 0,
             was_idle_long: false,
             transaction: TransactionStatus::Idle,

@@ -57,6 +57,10 @@ pub struct ServerConnection {
     pub home: WorkerId,
     /// Since when it is open.
     pub opened_at: Instant,
+    /// The sweep of its pool after which it was opened.
+    pub opened_in: u32,
+    /// How much earlier than others it is closed for its age.
+    pub lot: u8,
     /// The sweep of its pool after which it became idle; a clock that costs nothing to read.
     pub idle_since: u32,
     /// Whether a sweep came while it was idle, or another thread looks at it: then the system is asked whether it still

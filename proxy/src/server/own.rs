@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::auth::users::Credentials;
+use crate::auth::users::{Credentials, User};
 use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
 use crate::server::endpoint::Endpoint;
@@ -31,6 +31,18 @@ impl Own {
     /// When the server cannot be reached, or refuses; or when the monitor's user is not known.
     pub async fn connect(&self, endpoint: &Endpoint) -> Result<Box<ServerConnection>, ConnectError> {
         let user = self.credentials.probe().ok_or(ConnectError::Protocol("the probe user is not known"))?;
+        self.connect_as(&user, endpoint).await
+    }
+
+    /// Opens one as another user.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or refuses.
+    pub async fn connect_as(
+        &self,
+        user: &Arc<User>,
+        endpoint: &Endpoint,
+    ) -> Result<Box<ServerConnection>, ConnectError> {
         let identity = Arc::new(Identity {
             id: u32::MAX,
             user: user.name.clone(),
@@ -42,7 +54,7 @@ impl Own {
         connect(Want {
             endpoint,
             identity: &identity,
-            user: &user,
+            user,
             parameters: &parameters,
             home: WorkerId(u16::MAX),
             timeout: self.timeout,

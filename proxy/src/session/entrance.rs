@@ -90,6 +90,7 @@ impl Entrance {
         let mut login = ClientLogin::start(
             user,
             mock_salting(&context.secret, &startup.user),
+            rand::random(),
             binding.map_or(Binding::None, Binding::EndPoint),
             self.outbox.bytes(),
         );

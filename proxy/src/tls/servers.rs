@@ -15,6 +15,8 @@ use crate::tls::verifier::{Trust, Verifier};
 pub struct ServerTls {
     /// Whether the connection goes on in clear text where the server does not take TLS.
     pub is_optional: bool,
+    /// Whether the server's certificate is looked at.
+    pub is_verified: bool,
     /// For the handshake.
     pub config: Arc<ClientConfig>,
     /// When the certificate that is shown expires, in seconds since 1970.
@@ -65,6 +67,7 @@ impl ServerTls {
         tls.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Arc::new(Self {
             is_optional: config.mode == ServerTlsMode::Prefer,
+            is_verified: matches!(config.mode, ServerTlsMode::VerifyCa | ServerTlsMode::VerifyFull),
             config: Arc::new(tls),
             not_after,
         }))

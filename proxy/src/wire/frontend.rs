@@ -185,8 +185,8 @@ pub fn put_sasl_initial(out: &mut Vec<u8>, mechanism: &str, data: &[u8]) {
     });
 }
 
-/// Appends a `SASLResponse`.
-pub fn put_sasl_response(out: &mut Vec<u8>, data: &[u8]) {
+/// Appends a `PasswordMessage`, or a `SASLResponse`, which looks the same.
+pub fn put_password(out: &mut Vec<u8>, data: &[u8]) {
     put_message(out, PASSWORD, |body| body.extend_from_slice(data));
 }
 

@@ -1,14 +1,15 @@
 //! Logins: by a list of users, by the roles of the primary, and while passwords change.
 
 use std::fs;
+use std::process::Command;
 
-use pgrouting_contract::config::{AuthConfig, UserConfig};
+use pgrouting_contract::config::{AUTH_QUERY, AuthConfig, UserConfig};
 use pgrouting_contract::report::CredentialState;
 
 use super::support::client::{Client, Login};
 use super::support::poll;
-use super::support::proxy::{Proxy, document, new_directory, pool_of, user};
-use super::support::server::{Database, primary};
+use super::support::proxy::{Proxy, document, new_directory, pool_of, server as server_at, user};
+use super::support::server::{Database, Server, own_primary, primary};
 
 #[test]
 fn case_169_a_wrong_password_is_28p01_and_the_right_one_works_after_it() {
@@ -198,6 +199,154 @@ fn pass_through() -> pgrouting_contract::config::ProxyConfig {
     let mut config = pool_of(2);
     config.auth = AuthConfig::Passthrough {};
     config.probe.user = Some(user("probe", "probe secret"));
+    config
+}
+
+#[test]
+fn a_query_says_who_may_log_in() {
+    let database = Database::create();
+    let mut admin = primary().admin(&database.name);
+    admin.run(
+        "CREATE ROLE asked LOGIN PASSWORD 'first'; CREATE ROLE plain LOGIN PASSWORD 'in clear'; \
+         CREATE ROLE \"o'dd\\\" LOGIN PASSWORD 'odd'; CREATE SCHEMA vault; CREATE TABLE vault.users (name text, secret text); \
+         INSERT INTO vault.users SELECT rolname, rolpassword FROM pg_authid WHERE rolname IN ('asked', 'o''dd\\'); \
+         INSERT INTO vault.users VALUES ('plain', 'in clear'), ('app_b', NULL), \
+         ('app', ''); \
+         GRANT USAGE ON SCHEMA vault TO probe; GRANT SELECT ON vault.users TO probe",
+    );
+    let proxy = Proxy::start(asking(&database, "SELECT name, secret FROM vault.users WHERE name = $1"));
+    let login = |user: &str, password: &str| Login::new(proxy.port, user, &database.name).password(password);
+    for (user, password) in [("asked", "first"), ("plain", "in clear"), ("o'dd\\", "odd")] {
+        assert_eq!(login(user, password).connect().column("SELECT session_user"), [user]);
+        assert_eq!(login(user, "wrong").refused(), "28P01", "{user}");
+    }
+    // No row, no secret, an empty one, and what a name would make of the query.
+    for user in ["nobody", "app_b", "app", "' OR '1'='1", "$1"] {
+        assert_eq!(login(user, "app secret").refused(), "28P01", "{user}");
+    }
+    admin.run(
+        "UPDATE vault.users SET secret = 'second' WHERE name = 'plain'; ALTER ROLE plain PASSWORD 'second'",
+    );
+    poll("the new password to count", || Client::connect(&login("plain", "second")).ok());
+    drop(proxy);
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE usename IN ('asked', 'plain', 'o''dd\\')";
+    database.await_value(left, "0");
+    admin.run("DROP ROLE asked; DROP ROLE plain; DROP ROLE \"o'dd\\\"");
+}
+
+#[test]
+fn a_query_finds_nothing_that_others_have_put_before_it() {
+    let database = Database::create();
+    let mut admin = primary().admin(&database.name);
+    admin.run(
+        "CREATE ROLE asker LOGIN PASSWORD 'asker secret'; GRANT SELECT ON pg_catalog.pg_authid TO asker; \
+         CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO asker; \
+         CREATE TABLE evil.pg_authid AS SELECT 'app'::name AS rolname, 'evil'::text AS rolpassword, \
+         true AS rolcanlogin, NULL::timestamptz AS rolvaliduntil; GRANT SELECT ON evil.pg_authid TO asker; \
+         ALTER ROLE asker SET search_path = evil, pg_catalog",
+    );
+    let mut config = asking(&database, AUTH_QUERY);
+    if let AuthConfig::Query { user: asker, .. } = &mut config.auth {
+        *asker = user("asker", "asker secret");
+    }
+    let proxy = Proxy::start(config);
+    let login = |password: &str| Login::new(proxy.port, "app", &database.name).password(password);
+    assert_eq!(login("app secret").connect().column("SELECT session_user"), ["app"]);
+    assert_eq!(login("evil").refused(), "28P01");
+    drop(proxy);
+    database.await_value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'asker'", "0");
+    admin.run("DROP OWNED BY asker; DROP ROLE asker");
+}
+
+#[test]
+fn a_query_that_cannot_be_run_says_what_to_do() {
+    let database = Database::create();
+    for sql in ["SELECT name, secret FROM nowhere.users WHERE name = $1", "SELECT $1", "SELEKT $1"] {
+        let proxy = Proxy::start(asking(&database, sql));
+        let refusal = Client::connect(&proxy.login(&database)).unwrap_err();
+        assert_eq!(refusal.sqlstate(), "57P03", "{sql}");
+        assert!(refusal.0.unwrap().field('H').unwrap().contains("The user of the query"), "{sql}");
+    }
+}
+
+#[test]
+fn who_is_stored_with_md5_logs_in_on_both_sides_whatever_says_so() {
+    let hashing = hashing_server();
+    let stored = hashing
+        .admin("postgres")
+        .value("SELECT rolpassword FROM pg_authid WHERE rolname = 'hashed'")
+        .unwrap();
+    assert!(stored.starts_with("md5"), "{stored}");
+    let list = |secret: &str| AuthConfig::UserList {
+        users: vec![user("app", "app secret"), user("hashed", secret)],
+    };
+    let asker = AuthConfig::Query { user: user("probe", "probe secret"), sql: AUTH_QUERY.to_owned() };
+    for (auth, what) in [
+        (list("hashed secret"), "a password"),
+        (list(&stored), "the stored text"),
+        (AuthConfig::Passthrough {}, "pass-through"),
+        (asker, "a query"),
+    ] {
+        let mut config = pool_of(2);
+        config.servers = vec![server_at("one", hashing.port)];
+        config.probe.user = Some(user("probe", "probe secret"));
+        config.auth = auth;
+        let proxy = Proxy::start(config);
+        assert_eq!(psql(proxy.port, "hashed", "hashed secret"), Ok("hashed\n".to_owned()), "{what}");
+        let refusal = psql(proxy.port, "hashed", "Hashed secret").unwrap_err();
+        assert!(refusal.contains("password authentication failed for user \"hashed\""), "{what}: {refusal}");
+    }
+}
+
+/// What libpq makes of a login: the name of the session's user, or the error.
+fn psql(port: u16, user: &str, password: &str) -> Result<String, String> {
+    let port = port.to_string();
+    let arguments =
+        ["-X", "-h", "127.0.0.1", "-p", &port, "-U", user, "-d", "postgres", "-Atc", "SELECT session_user"];
+    let output = Command::new("psql").args(arguments).env("PGPASSWORD", password).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+#[test]
+fn a_password_in_clear_text_is_sent_to_no_server_that_is_not_verified() {
+    let hashing = hashing_server();
+    let mut config = pool_of(2);
+    config.servers = vec![server_at("one", hashing.port)];
+    config.auth =
+        AuthConfig::UserList { users: vec![user("app", "app secret"), user("plain", "plain secret")] };
+    let proxy = Proxy::start(config);
+    assert!(Client::connect(&Login::new(proxy.port, "plain", "postgres")).is_err());
+    let seen = poll("the report to tell", || {
+        proxy.report().credentials.into_iter().find(|seen| seen.user == "plain" && !seen.message.is_empty())
+    });
+    assert_eq!(seen.state, CredentialState::Rejected);
+    assert!(seen.message.contains("in clear text where its certificate is not verified"), "{}", seen.message);
+}
+
+/// A server that has a password of MD5, and asks one role for its password in clear text.
+fn hashing_server() -> Server {
+    let server = own_primary();
+    let mut admin = server.admin("postgres");
+    let hba = format!("{}/pg_hba.conf", admin.value("SHOW data_directory").unwrap());
+    let before = fs::read_to_string(&hba).unwrap();
+    fs::write(&hba, format!("host all hashed all md5\nhost all plain all password\n{before}")).unwrap();
+    admin.run("CREATE ROLE plain LOGIN PASSWORD 'plain secret'");
+    admin.run("SET password_encryption = md5; CREATE ROLE hashed LOGIN PASSWORD 'hashed secret'");
+    admin.run("SELECT pg_reload_conf()");
+    poll("the rules to be read", || {
+        (admin.value("SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = 'md5'").unwrap() == "1")
+            .then_some(())
+    });
+    server
+}
+
+/// Asks as the monitor's user, in the test's own database.
+fn asking(database: &Database, sql: &str) -> pgrouting_contract::config::ProxyConfig {
+    let mut config = pool_of(2);
+    config.auth = AuthConfig::Query { user: user("probe", "probe secret"), sql: sql.to_owned() };
+    config.probe.user = None;
+    config.probe.database.clone_from(&database.name);
     config
 }
 

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::{AuthConfig, PoolingConfig, ProxyConfig, UserConfig};
 use crate::stage::Stage;
 
+/// The longest query for users, in bytes.
+const AUTH_QUERY_BYTES_MAX: usize = 4096;
+
 impl ProxyConfig {
     /// Every reason why the document is not sound.
     pub(crate) fn faults(&self) -> Vec<String> {
@@ -80,6 +83,16 @@ impl ProxyConfig {
                     {
                         faults.push(format!("auth.users[{index}].name: {name:?} is there twice"));
                     }
+                }
+            }
+            AuthConfig::Query { user, sql } => {
+                user.faults("auth.user", faults);
+                if !sql.contains("$1") {
+                    faults.push("auth.sql: must have the user's name as $1".to_owned());
+                }
+                if sql.len() > AUTH_QUERY_BYTES_MAX || sql.contains('\0') {
+                    faults
+                        .push(format!("auth.sql: must have at most {AUTH_QUERY_BYTES_MAX} bytes and no NUL"));
                 }
             }
             AuthConfig::Passthrough {} => {

@@ -97,6 +97,22 @@ tls: {client: {mode: Require}, server: {mode: VerifyFull}}
 }
 
 #[test]
+fn query_for_users_has_a_default_and_needs_the_name() {
+    let of = |auth: &str| {
+        let text = MINIMAL.lines().filter(|line| !line.starts_with("auth:")).collect::<Vec<_>>().join("\n");
+        ProxyConfig::parse(format!("{text}\nauth: {auth}\n").as_bytes())
+    };
+    let plain = of("{type: Query, user: {name: a, password: b}}").unwrap().auth;
+    assert!(matches!(plain, AuthConfig::Query { sql, .. } if sql == AUTH_QUERY));
+    let wrong = of("{type: Query, user: {name: a}, sql: SELECT 1}").unwrap_err().to_string();
+    for needle in
+        ["auth.user: give either password or passwordFile", "auth.sql: must have the user's name as $1"]
+    {
+        assert!(wrong.contains(needle), "{wrong}");
+    }
+}
+
+#[test]
 fn peers_are_found_by_name_or_by_addresses() {
     let of = |peers: &str| ProxyConfig::parse(format!("{MINIMAL}peers: {peers}\n").as_bytes());
     let named = of("{host: shop-peers.acme.svc, secretFile: /secret}").unwrap().peers.unwrap();

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use pgrouting_proxy::auth::scram::{Channel, ClientExchange, Keys, MECHANISM, Salting};
 use pgrouting_proxy::wire::backend::{Authentication, authentication, backend_key, parameter_status};
 use pgrouting_proxy::wire::frame::header;
-use pgrouting_proxy::wire::frontend::{put_sasl_initial, put_sasl_response};
+use pgrouting_proxy::wire::frontend::{put_password, put_sasl_initial};
 use pgrouting_proxy::wire::startup::{CancelKey, put_cancel, put_startup};
 
 use rustls::ClientConnection;
@@ -200,7 +200,7 @@ impl Client {
                         let challenge = exchange.take().unwrap().challenge(data).unwrap();
                         let keys = derive(password, &challenge.salting);
                         let mut out = Vec::new();
-                        put_sasl_response(&mut out, challenge.answer(&keys).as_bytes());
+                        put_password(&mut out, challenge.answer(&keys).as_bytes());
                         self.send(&out);
                     }
                     _ => {}
