@@ -330,6 +330,7 @@ fn limits_of(config: &ProxyConfig) -> PoolLimits {
     PoolLimits {
         connections_max: pooling.max_server_connections,
         idle_timeout: pooling.server_idle_timeout.get(),
+        lifetime: Some(pooling.server_lifetime.get()).filter(|lifetime| !lifetime.is_zero()),
         connect_timeout: pooling.connect_timeout.get(),
         parameters: pooling.parameters.iter().map(|(n, v)| (n.clone(), v.clone())).collect(),
     }

@@ -417,6 +417,7 @@ fn limits_of(config: &MirrorConfig) -> PoolLimits {
     PoolLimits {
         connections_max: config.max_connections,
         idle_timeout: IDLE_TIMEOUT,
+        lifetime: None,
         connect_timeout: CONNECT_TIMEOUT,
         parameters: parameters.into_iter().collect(),
     }

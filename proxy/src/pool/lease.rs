@@ -102,6 +102,8 @@ impl Slot {
             prepared: Arc::default(),
         };
         connection.held = pool.leash.hold(connection.stream.tcp(), about)?;
+        connection.opened_in = pool.sweeps();
+        connection.lot = rand::random();
         let pool = self.pool.take().expect("a slot holds its pool until it is filled");
         Ok(Lease::new(pool, connection))
     }

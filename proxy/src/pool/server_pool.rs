@@ -35,6 +35,8 @@ pub struct PoolLimits {
     pub connections_max: u32,
     /// An idle connection is closed after that long.
     pub idle_timeout: Duration,
+    /// One that is not in use is closed that long after it was opened, or up to a fifth earlier.
+    pub lifetime: Option<Duration>,
     /// The longest that opening one may take.
     pub connect_timeout: Duration,
     /// Settings that connections start with.
@@ -211,6 +213,7 @@ impl ServerPool {
         let is_kept = !state.is_retired
             && state.open <= state.limits.connections_max
             && state.is_fit(&connection.identity.database, connection.opened_at)
+            && !state.is_old(&connection)
             && !state.is_emptied(&connection.identity.database);
         if !is_kept {
             drop(state);
@@ -387,13 +390,20 @@ impl ServerPool {
             let mut state = self.lock();
             state.sweeps = state.sweeps.wrapping_add(1);
             let sweeps = state.sweeps;
-            let idle_timeout = state.limits.idle_timeout;
+            let limits = Arc::clone(&state.limits);
             state.take_idle_if(|c| {
                 c.was_idle_long = true;
-                SWEEP_INTERVAL * sweeps.wrapping_sub(c.idle_since) >= idle_timeout || !c.is_fit()
+                SWEEP_INTERVAL * sweeps.wrapping_sub(c.idle_since) >= limits.idle_timeout
+                    || is_old(c, sweeps, &limits)
+                    || !c.is_fit()
             })
         };
         closed.into_iter().for_each(ServerConnection::close);
+    }
+
+    /// The number of the sweep that was the last.
+    pub(super) fn sweeps(&self) -> u32 {
+        self.lock().sweeps
     }
 
     /// A panic while the lock was held cannot leave the counts half changed: nothing in between can panic.
@@ -406,7 +416,20 @@ fn is_of(about: &About, database: Option<&str>) -> bool {
     database.is_none_or(|database| about.identity.database == database)
 }
 
+/// Whether a connection has been open for long enough. By lot it is up to a fifth less, so that those that were opened
+/// together are not opened anew together.
+fn is_old(connection: &ServerConnection, sweeps: u32, limits: &PoolLimits) -> bool {
+    limits.lifetime.is_some_and(|lifetime| {
+        let less = lifetime / 5 * u32::from(connection.lot) / u32::from(u8::MAX);
+        SWEEP_INTERVAL * sweeps.wrapping_sub(connection.opened_in) >= lifetime - less
+    })
+}
+
 impl State {
+    fn is_old(&self, connection: &ServerConnection) -> bool {
+        is_old(connection, self.sweeps, &self.limits)
+    }
+
     /// Whether a connection that was opened at that moment may be given out again.
     fn is_fit(&self, database: &str, opened_at: Instant) -> bool {
         opened_at >= self.fit_from

@@ -225,6 +225,26 @@ fn case_160_half_a_message_and_a_close_hurt_nobody() {
 }
 
 #[test]
+fn a_connection_that_is_old_is_closed_between_transactions_and_nobody_notices() {
+    let database = Database::create();
+    let mut config = pool_of(1);
+    config.pooling.server_lifetime = DurationText::from_secs(2);
+    let proxy = Proxy::start(config);
+    let mut client = proxy.client(&database);
+    // In the middle of a transaction nothing is old.
+    client.run("BEGIN");
+    let first = client.backend();
+    client.run("SELECT pg_sleep(4)");
+    assert_eq!(client.backend(), first);
+    client.run("COMMIT");
+    let second = client.backend();
+    assert_ne!(second, first, "it was old when the transaction ended");
+    // One that nobody uses is closed by itself.
+    database.await_value(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {second}"), "0");
+    assert_eq!(client.column("SELECT 1"), ["1"]);
+}
+
+#[test]
 fn case_252_the_rest_of_an_answer_never_reaches_another_client() {
     let database = Database::create();
     let proxy = Proxy::start(pool_of(1));

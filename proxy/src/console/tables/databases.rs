@@ -64,6 +64,7 @@ pub fn databases(sources: &Sources) -> Vec<Vec<Value>> {
     let clients_of = |database: &str| clients.get(database).map_or(0, |totals| totals.clients);
     let connections: Vec<_> = view.pools.iter().map(|pool| (pool, pool.connections())).collect();
     let max_clients = view.active.config.pooling.max_client_connections;
+    let lifetime = view.active.config.pooling.server_lifetime.get().as_secs();
     let mut rows = Vec::new();
     for name in names(sources) {
         for (pool, connections) in &connections {
@@ -78,7 +79,7 @@ pub fn databases(sources: &Sources) -> Vec<Vec<Value>> {
                 max.into(),
                 0_u64.into(),
                 0_u64.into(),
-                0_u64.into(),
+                lifetime.into(),
                 mode(sources).into(),
                 Value::Null,
                 max.into(),

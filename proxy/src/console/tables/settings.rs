@@ -57,6 +57,7 @@ fn familiar(config: &ProxyConfig, sources: &Sources) -> Vec<(&'static str, Strin
         ("query_wait_timeout", console.pause_timeout.get().as_secs().to_string()),
         ("server_connect_timeout", pooling.connect_timeout.get().as_secs().to_string()),
         ("server_idle_timeout", pooling.server_idle_timeout.get().as_secs().to_string()),
+        ("server_lifetime", pooling.server_lifetime.get().as_secs().to_string()),
         ("stats_period", PERIOD.as_secs().to_string()),
         ("stats_users", console.stats_users.join(",")),
     ]
