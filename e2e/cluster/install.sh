@@ -10,6 +10,8 @@ packages=(
   mmdebstrap buildah
   # the proxy's tests start PostgreSQL servers of their own
   postgresql-15 postgresql-client-15
+  # and compare their console with PgBouncer's
+  pgbouncer
 )
 
 missing=()
@@ -25,6 +27,13 @@ fi
 # Debian's package would start a server on port 5432; the tests want the programs only.
 mkdir -p /etc/postgresql-common/createcluster.d
 echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/no-main.conf
+# Nor is PgBouncer to be started.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+  trap 'rm -f "$policy"' EXIT
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod 755 "$policy"
+fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends "${missing[@]}"
