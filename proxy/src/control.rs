@@ -255,11 +255,7 @@ fn make_users(secrets: &[SecretText], previous: &Credentials, is_list: bool) -> 
         let user = match &secret.text {
             Ok((name, password)) => match known(name) {
                 Some(user) if user.has_password(password) => user,
-                before => {
-                    let salt: [u8; 16] = rand::random();
-                    let salt = before.as_ref().map_or(&salt[..], |user| &user.salting.salt);
-                    Arc::new(User::from_secret(name, password, salt, before.as_deref()))
-                }
+                before => Arc::new(User::renewed(name, password, before.as_deref())),
             },
             Err((name, message)) => {
                 missing.push(CredentialReport {

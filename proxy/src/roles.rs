@@ -92,8 +92,9 @@ impl Roles {
         database: &str,
         asked: Asked<'_>,
     ) -> Result<Option<Arc<User>>, ConnectError> {
-        let known = self.credentials.user(name);
         let mut state = self.state.lock().await;
+        // Whoever waited for another's answer sees what came of it.
+        let known = self.credentials.user(name);
         if state.sql != asked.sql() {
             state.asked_at.clear();
             asked.sql().clone_into(&mut state.sql);
@@ -120,7 +121,6 @@ impl Roles {
             state.asked_at.clear();
         }
         state.asked_at.insert(name.to_owned(), Instant::now());
-        drop(state);
         let made = match secret {
             Some(secret) => self.made(name, secret, known, asked).await,
             None => None,
@@ -155,11 +155,8 @@ impl Roles {
         }
         let name = name.to_owned();
         // Deriving keys takes milliseconds.
-        let derived = tokio::task::spawn_blocking(move || {
-            let salt: [u8; 16] = rand::random();
-            let salt = known.as_ref().map_or(&salt[..], |user| &user.salting.salt);
-            Arc::new(User::from_secret(&name, &secret, salt, known.as_deref()))
-        });
+        let derived =
+            tokio::task::spawn_blocking(move || Arc::new(User::renewed(&name, &secret, known.as_deref())));
         derived.await.ok()
     }
 

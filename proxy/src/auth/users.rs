@@ -79,6 +79,14 @@ impl User {
         Self::new(name, salting, candidates)
     }
 
+    /// The same with the salt that the user had before, or a random one. Takes milliseconds too.
+    #[must_use]
+    pub fn renewed(name: &str, secret: &str, previous: Option<&Self>) -> Self {
+        let salt: [u8; 16] = rand::random();
+        let salt = previous.map_or(&salt[..], |user| &user.salting.salt);
+        Self::from_secret(name, secret, salt, previous)
+    }
+
     /// A user of whom only a stored verifier is known: the keys for servers come from a client's proof.
     #[must_use]
     pub fn from_verifier(name: &str, salting: Salting, verifier: Verifier) -> Self {

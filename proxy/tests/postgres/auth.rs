@@ -163,6 +163,21 @@ fn pass_through_lets_in_whom_the_primary_would() {
 }
 
 #[test]
+fn many_who_come_at_once_as_a_new_user_are_all_let_in() {
+    let database = Database::create();
+    let asker = asking(&database, "SELECT $1, 'app secret'");
+    for config in [pass_through(), asker] {
+        let proxy = Proxy::start(config);
+        let login = Login::new(proxy.port, "app", &database.name).password("app secret");
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| assert_eq!(login.connect().column("SELECT session_user"), ["app"]));
+            }
+        });
+    }
+}
+
+#[test]
 fn case_173_iterations_and_salt_are_the_stored_verifiers() {
     let database = Database::create();
     let mut admin = primary().admin("postgres");
