@@ -281,7 +281,7 @@ pub struct AuthQuery {
     /// Who asks; whom the monitors log in as too, when backends.probe names nobody.
     pub credentials_secret: CredentialsSecret,
     /// One statement, run on the primary in the database of backends.probe, with the client's user name as $1. In its first row the second
-    /// column is the role's stored SCRAM verifier, or its password; without a row nobody gets in. Tables and functions
+    /// column is what is stored of the role's password, or that itself; without a row nobody gets in. Tables and functions
     /// outside pg_catalog are named with their schema. When absent, what pg_authid says of roles that may log in now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]

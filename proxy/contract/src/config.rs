@@ -220,7 +220,7 @@ pub enum AuthConfig {
         /// Who asks, on the primary, in `probe.database`; the monitor's user too, where `probe.user` is absent.
         user: UserConfig,
         /// One statement, with the name of the client's user as its only parameter, `$1`. In its first row the second column
-        /// is the role's stored SCRAM verifier, or its password; without a row nobody gets in. It runs with `search_path`
+        /// is what is stored of the role's password, or that itself; without a row nobody gets in. It runs with `search_path`
         /// set to `pg_catalog`, so that whatever is elsewhere is named with its schema.
         #[serde(default = "default_auth_query")]
         sql: String,

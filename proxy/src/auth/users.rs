@@ -83,7 +83,9 @@ impl User {
     #[must_use]
     pub fn renewed(name: &str, secret: &str, previous: Option<&Self>) -> Self {
         let salt: [u8; 16] = rand::random();
-        let salt = previous.map_or(&salt[..], |user| &user.salting.salt);
+        // One of whom only MD5 was known has none.
+        let before = previous.map(|user| &user.salting.salt[..]).filter(|salt| !salt.is_empty());
+        let salt = before.unwrap_or(&salt);
         Self::from_secret(name, secret, salt, previous)
     }
 
@@ -308,6 +310,14 @@ mod tests {
         tokio::time::advance(ROTATION_OVERLAP).await;
         assert_eq!(new.verifiers().len(), 1);
         assert_eq!(new.login_secrets(&Salting { salt: vec![1], iterations: 1 }).len(), 1);
+    }
+
+    #[test]
+    fn a_renewed_user_keeps_its_salt_and_has_one_after_md5() {
+        let first = User::renewed("app", "one", None);
+        assert_eq!(User::renewed("app", "two", Some(&first)).salting, first.salting);
+        let stored = User::from_md5("app", Md5Secret::derive("one", "app"));
+        assert_eq!(User::renewed("app", "two", Some(&stored)).salting.salt.len(), 16);
     }
 
     #[test]
