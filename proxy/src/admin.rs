@@ -42,6 +42,7 @@ use crate::mirror::hub::Hub;
 use crate::mirror::tables;
 use crate::route::{Refusal, Why};
 use crate::sites::Sites;
+use crate::timekeeper::Stopped;
 use crate::transaction::PinReason;
 use crate::wire::startup::{FirstPacket, packet_len, read};
 
@@ -81,6 +82,8 @@ pub struct Admin {
     pub sites: Arc<Sites>,
     /// What came of the copies.
     pub mirror: Arc<Hub>,
+    /// Who was stopped because something took too long.
+    pub stopped: Arc<Stopped>,
     /// Tells this process from any other, an earlier one of this place among them.
     pub process: String,
 }
@@ -444,6 +447,7 @@ fn snapshot(admin: &Admin) -> Snapshot {
         ],
         refusals: Refusal::ALL.iter().map(|refusal| refusal.as_str()).collect(),
         measures: measures_of(admin),
+        stopped: admin.stopped.counts(),
         tls: tls_of(admin),
     }
 }

@@ -205,12 +205,9 @@ impl CancelRegistry {
         }
         // What does not come to be within that time is not worth a request.
         let prepared = timeout(REQUEST_TIMEOUT, slot.prepared()).await;
-        let Some(flight) = prepared.ok().and_then(|()| Flight::start(slot)) else {
-            return CancelOutcome::Idle;
-        };
-        match timeout(REQUEST_TIMEOUT, flight.target.request()).await {
-            Ok(Ok(())) => CancelOutcome::Sent,
-            Ok(Err(_)) | Err(_) => CancelOutcome::Failed,
+        match prepared.ok().and_then(|()| Flight::start(&slot)) {
+            Some(flight) => flight.send().await,
+            None => CancelOutcome::Idle,
         }
     }
 
@@ -224,13 +221,14 @@ impl CancelRegistry {
 }
 
 /// A request on its way; dropped, it has arrived or never will.
-struct Flight {
+#[derive(Debug)]
+pub struct Flight {
     slot: Arc<CancelSlot>,
     target: Arc<CancelTarget>,
 }
 
 impl Flight {
-    fn start(slot: Arc<CancelSlot>) -> Option<Self> {
+    fn start(slot: &Arc<CancelSlot>) -> Option<Self> {
         let target = {
             let mut state = locked(&slot.state);
             if state.in_flight >= IN_FLIGHT_MAX {
@@ -240,7 +238,15 @@ impl Flight {
             state.in_flight += 1;
             running
         };
-        Some(Self { slot, target })
+        Some(Self { slot: Arc::clone(slot), target })
+    }
+
+    /// Hands it to the server.
+    pub async fn send(self) -> CancelOutcome {
+        match timeout(REQUEST_TIMEOUT, self.target.request()).await {
+            Ok(Ok(())) => CancelOutcome::Sent,
+            Ok(Err(_)) | Err(_) => CancelOutcome::Failed,
+        }
     }
 }
 
@@ -274,6 +280,13 @@ impl CancelSlot {
             self.asked.notify_waiters();
         }
         is_waiting
+    }
+
+    /// A request of ours for what the session runs, which it waits for from now on before it gives its connection to others.
+    /// None where it runs nothing of the client's.
+    #[must_use]
+    pub fn request(self: &Arc<Self>) -> Option<Flight> {
+        if locked(&self.state).is_preparing { None } else { Flight::start(self) }
     }
 
     /// What the session runs.

@@ -4,6 +4,7 @@ pub mod blocks;
 pub mod bodies;
 pub mod cache;
 pub mod commands;
+pub mod comment;
 pub mod databases;
 pub mod decide;
 pub mod definitions;

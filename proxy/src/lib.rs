@@ -22,6 +22,7 @@ pub mod cancel;
 pub mod catalog;
 pub mod catalogs;
 pub mod monitor;
+pub mod pace;
 pub mod peers;
 pub mod positions;
 pub mod roles;
@@ -29,6 +30,7 @@ pub mod roster;
 pub mod sites;
 pub mod standing;
 pub mod tally;
+pub mod timekeeper;
 
 pub mod config;
 pub mod control;

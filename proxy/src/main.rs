@@ -31,6 +31,7 @@ use pgrouting_proxy::server::connection::{Identities, WorkerId};
 use pgrouting_proxy::server::settings::SettingsRegistry;
 use pgrouting_proxy::session::context::{Context, Worker};
 use pgrouting_proxy::session::state::Databases;
+use pgrouting_proxy::timekeeper::Timekeeper;
 use pgrouting_proxy::tls::store::TlsStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -163,12 +164,19 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         catalogs,
         sites,
         mirror,
+        stopped: Arc::default(),
         process: admin::name_process(),
     });
     sockets.serve(&process, &admin, &threads)?;
     tokio::spawn(watch_primary(Arc::clone(&admin)));
     let background = Arc::clone(&control);
     tokio::spawn(async move { background.run().await });
+    let timekeeper = Timekeeper {
+        roster: Arc::clone(&console.roster),
+        views: control.fleet.subscribe(),
+        stopped: Arc::clone(&admin.stopped),
+    };
+    tokio::spawn(timekeeper.run());
     let history = Arc::clone(&console.history);
     tokio::spawn(async move { history.run().await });
     info!(listen = process.listen, generation = active.config.generation.0, "serving");

@@ -9,14 +9,18 @@ use crate::metrics::arms::Arms;
 use crate::metrics::counter::Counter;
 use crate::metrics::families::{counters_by, gauges};
 use crate::metrics::pools::PoolTotals;
+use crate::metrics::times::SessionTimes;
 use crate::metrics::tls::TlsSnapshot;
 
 pub mod arms;
 pub mod counter;
 mod families;
+mod histograms;
 mod mirror;
 pub mod pools;
 pub mod rollout;
+mod sessions;
+pub mod times;
 pub mod tls;
 
 /// Kinds of errors, by the index of `ErrorKind`.
@@ -66,6 +70,8 @@ pub struct WorkerMetrics {
     pub forecast_stale: Counter,
     /// What the gates of a rollout are judged by.
     pub arms: Arms,
+    /// How long logins and requests take.
+    pub times: SessionTimes,
 }
 
 /// One counter for each reason.
@@ -124,6 +130,8 @@ pub struct Snapshot {
     pub mirror_times: Vec<Histogram>,
     /// What the gates of a rollout are judged by.
     pub measures: Measures,
+    /// Sessions that were stopped because something took too long, by what.
+    pub stopped: Vec<(&'static str, u64)>,
     /// Encryption.
     pub tls: TlsSnapshot,
 }
@@ -172,6 +180,8 @@ pub fn render(
         mirror::register(&registry, report, &snapshot.mirror_times)?;
     }
     rollout::register(&registry, &snapshot.measures)?;
+    let times: Vec<_> = workers.iter().map(|worker| &worker.times).collect();
+    sessions::register(&registry, &times, &snapshot.measures.waits, &snapshot.stopped)?;
     tls::register(&registry, &snapshot.tls)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;

@@ -1,6 +1,6 @@
 //! Who is connected: one seat a client, for whoever wants to see them or to end some.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use crate::cancel::CancelSlot;
+use crate::pace::{Clock, Pace};
 use crate::server::connection::Identity;
 use crate::socket::stream::Stream;
 
@@ -16,6 +17,7 @@ use crate::socket::stream::Stream;
 pub struct Roster {
     seats: Mutex<Seats>,
     alarm: Arc<Alarm>,
+    clock: Arc<Clock>,
     admitted: AtomicU64,
 }
 
@@ -29,6 +31,42 @@ pub struct Admitted {
 struct Seats {
     last: u64,
     all: BTreeMap<u64, Arc<Seat>>,
+    /// How many there are of each user, and of each database.
+    users: HashMap<String, u32>,
+    databases: HashMap<String, u32>,
+}
+
+/// Who wants a seat.
+#[derive(Debug)]
+pub struct Arrival<'a> {
+    /// Who it is, and which database it named.
+    pub identity: Arc<Identity>,
+    /// How it came.
+    pub stream: &'a Stream,
+    /// What it runs.
+    pub slot: Arc<CancelSlot>,
+    /// It has to leave at the latest when this is cancelled.
+    pub kill: &'a CancellationToken,
+    /// What its application calls itself.
+    pub application_name: &'a str,
+}
+
+/// How many may be there; no limit where there is none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SeatLimits {
+    /// Of one user.
+    pub per_user: Option<u32>,
+    /// Of one database.
+    pub per_database: Option<u32>,
+}
+
+/// Why there is no seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// The user has all that it may have.
+    User,
+    /// The database has.
+    Database,
 }
 
 /// Raised while there is a session that has to leave, so that the others need not look.
@@ -50,6 +88,8 @@ pub struct Seat {
     pub connected_at: jiff::Timestamp,
     /// What it runs, and whether it waits.
     pub slot: Arc<CancelSlot>,
+    /// What it does, and since when.
+    pub pace: Arc<Pace>,
     /// How many statements it has prepared, as far as it was looked.
     pub prepared: AtomicUsize,
     /// Cancelled when it has to leave at once.
@@ -96,6 +136,12 @@ impl Roster {
         &self.alarm
     }
 
+    /// What sessions tell the time by.
+    #[must_use]
+    pub const fn clock(&self) -> &Arc<Clock> {
+        &self.clock
+    }
+
     /// How many clients there are, those that log in among them.
     #[must_use]
     pub fn admitted(&self) -> u64 {
@@ -110,16 +156,22 @@ impl Roster {
         (before < u64::from(max)).then_some(admitted)
     }
 
-    /// Gives a client a seat. It has to leave at the latest when `kill` is cancelled.
-    pub fn join(
-        self: &Arc<Self>,
-        identity: Arc<Identity>,
-        stream: &Stream,
-        slot: Arc<CancelSlot>,
-        kill: &CancellationToken,
-        application_name: &str,
-    ) -> Seated {
+    /// Gives a client a seat.
+    ///
+    /// # Errors
+    /// Where its user or its database has as many as `limits` allow.
+    pub fn join(self: &Arc<Self>, arrival: Arrival<'_>, limits: SeatLimits) -> Result<Seated, Taken> {
+        let Arrival { identity, stream, slot, kill, application_name } = arrival;
         let mut seats = self.lock();
+        let is_full = |counts: &HashMap<String, u32>, name: &str, limit: Option<u32>| {
+            limit.is_some_and(|limit| counts.get(name).is_some_and(|count| *count >= limit))
+        };
+        if is_full(&seats.users, &identity.user, limits.per_user) {
+            return Err(Taken::User);
+        }
+        if is_full(&seats.databases, &identity.database, limits.per_database) {
+            return Err(Taken::Database);
+        }
         seats.last += 1;
         let seat = Arc::new(Seat {
             id: seats.last,
@@ -128,13 +180,16 @@ impl Roster {
             encryption: stream.encryption(),
             connected_at: jiff::Timestamp::now(),
             slot,
+            pace: Arc::new(Pace::new(Arc::clone(&self.clock))),
             prepared: AtomicUsize::new(0),
             kill: kill.child_token(),
             state: Mutex::new(SeatState { application_name: application_name.to_owned(), is_told: false }),
             alarm: Arc::clone(&self.alarm),
         });
         seats.all.insert(seat.id, Arc::clone(&seat));
-        Seated { roster: Arc::clone(self), seat }
+        *seats.users.entry(seat.identity.user.clone()).or_default() += 1;
+        *seats.databases.entry(seat.identity.database.clone()).or_default() += 1;
+        Ok(Seated { roster: Arc::clone(self), seat })
     }
 
     /// Everybody, in the order of their logins.
@@ -221,10 +276,25 @@ impl Drop for Admitted {
 
 impl Drop for Seated {
     fn drop(&mut self) {
-        self.roster.lock().all.remove(&self.seat.id);
+        {
+            let mut seats = self.roster.lock();
+            seats.all.remove(&self.seat.id);
+            take_one(&mut seats.users, &self.seat.identity.user);
+            take_one(&mut seats.databases, &self.seat.identity.database);
+        }
         // From now on nobody can tell it to leave.
         if std::mem::replace(&mut self.seat.state().is_told, true) {
             self.seat.alarm.lower();
+        }
+    }
+}
+
+/// Counts one less; a name without any is forgotten.
+fn take_one(counts: &mut HashMap<String, u32>, name: &str) {
+    if let Some(count) = counts.get_mut(name) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(name);
         }
     }
 }
@@ -236,17 +306,52 @@ mod tests {
     use super::*;
     use crate::server::settings::SettingsRegistry;
 
-    async fn join(roster: &Arc<Roster>, database: &str, all: &CancellationToken) -> Seated {
+    async fn arrive(
+        roster: &Arc<Roster>,
+        [user, database]: [&str; 2],
+        all: &CancellationToken,
+        limits: SeatLimits,
+    ) -> Result<Seated, Taken> {
         let identity = Arc::new(Identity {
             id: 1,
-            user: "app".to_owned(),
+            user: user.to_owned(),
             database: database.to_owned(),
             settings: SettingsRegistry::default().none(),
             is_exclusive: false,
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        roster.join(identity, &Stream::plain(stream), Arc::default(), all, "billing")
+        let arrival = Arrival {
+            identity,
+            stream: &Stream::plain(stream),
+            slot: Arc::default(),
+            kill: all,
+            application_name: "billing",
+        };
+        roster.join(arrival, limits)
+    }
+
+    async fn join(roster: &Arc<Roster>, database: &str, all: &CancellationToken) -> Seated {
+        arrive(roster, ["app", database], all, SeatLimits::default()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_user_and_each_database_has_seats_of_its_own() {
+        let (roster, all) = (Arc::new(Roster::default()), CancellationToken::new());
+        let limits = SeatLimits { per_user: Some(2), per_database: Some(3) };
+        let mut seats = Vec::new();
+        for who in [["app", "shop"], ["app", "depot"], ["web", "shop"], ["etl", "shop"]] {
+            seats.push(arrive(&roster, who, &all, limits).await.unwrap());
+        }
+        assert_eq!(arrive(&roster, ["app", "depot"], &all, limits).await.err(), Some(Taken::User));
+        assert_eq!(arrive(&roster, ["new", "shop"], &all, limits).await.err(), Some(Taken::Database));
+        // Whoever leaves makes room.
+        drop(seats.swap_remove(0));
+        seats.push(arrive(&roster, ["new", "shop"], &all, limits).await.unwrap());
+        seats.push(arrive(&roster, ["app", "depot"], &all, limits).await.unwrap());
+        drop(seats);
+        let left = roster.lock();
+        assert!(left.users.is_empty() && left.databases.is_empty());
     }
 
     #[tokio::test]

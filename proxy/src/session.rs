@@ -13,6 +13,7 @@ mod aftermath;
 pub mod cancel;
 pub mod choice;
 pub mod client;
+pub mod clocked;
 pub mod command;
 pub mod context;
 pub mod copying;
@@ -29,6 +30,7 @@ mod life;
 pub mod measured;
 pub mod named_commands;
 pub mod outdated;
+pub mod overdue;
 pub mod prepared;
 pub mod refusal;
 pub mod relay;
@@ -53,7 +55,7 @@ pub async fn serve(stream: TcpStream, context: Arc<Context>, worker: Arc<Worker>
     // Boxed, so that the login's memory is given back when it is over.
     let entered = Box::pin(startup::enter(stream, context, worker, access)).await;
     let Some(newcomer) = entered else { return };
-    let Newcomer { client, tenancy, cancel, seat, counted } = newcomer;
-    Box::pin(Session::new(client, tenancy, cancel, seat).run()).await;
+    let Newcomer { client, tenancy, cancel, seat, counted, began } = newcomer;
+    Box::pin(Session::new(client, tenancy, cancel, seat).run(began)).await;
     drop(counted);
 }

@@ -1,8 +1,8 @@
 //! Statements that a team has to look at: those that read what their session has just written, before its reads go to
 //! replicas or since that keeps them on the primary, and those that replicas refused.
 
+use crate::classify::comment::{comment_tags, cut};
 use crate::classify::fold::folded;
-use crate::classify::lexer::Lexer;
 use crate::tally::Tally;
 
 /// The longest tags that are kept, in bytes.
@@ -58,31 +58,12 @@ impl Sites {
     }
 }
 
-/// The tags that sqlcommenter (<https://google.github.io/sqlcommenter/spec/>) puts behind a statement, without those that
-/// differ from one request to the next.
+/// The tags of a statement, without those that differ from one request to the next.
 fn tags(sql: &[u8]) -> Option<String> {
-    let text = sql.trim_ascii_end();
-    let text = text.strip_suffix(b";").unwrap_or(text).trim_ascii_end();
-    if !text.ends_with(b"*/") {
-        return None;
-    }
-    let mut lexer = Lexer::new(text, false);
-    let mut end = 0;
-    while let Some((_, _, to)) = lexer.next_placed() {
-        end = to;
-    }
-    let comment = text.get(end..)?.trim_ascii().strip_prefix(b"/*")?.strip_suffix(b"*/")?;
-    let comment = String::from_utf8_lossy(comment);
-    let kept: Vec<&str> = comment
-        .split(',')
-        .map(str::trim)
-        .filter(|pair| {
-            pair.contains("='") && !pair.starts_with("traceparent") && !pair.starts_with("tracestate")
-        })
-        .collect();
-    let tags = kept.join(",");
-    let cut = (0..=TAGS_MAX.min(tags.len())).rev().find(|at| tags.is_char_boundary(*at))?;
-    (!tags.is_empty()).then(|| tags.get(..cut).unwrap_or_default().to_owned())
+    let kept = comment_tags(sql)?;
+    let kept = kept.split(',').filter(|pair| !pair.starts_with("traceparent") && !pair.starts_with("tracestate"));
+    let tags = cut(kept.collect::<Vec<_>>().join(","), TAGS_MAX);
+    (!tags.is_empty()).then_some(tags)
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("error", &["wire"]),
     ("lot", &[]),
     ("metrics", &[]),
+    ("pace", &[]),
     ("auth", &["wire"]),
     ("topology", &[]),
     ("config", &[]),
@@ -37,7 +38,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("standing", &["positions", "topology"]),
     ("positions", &["auth", "server"]),
     ("roles", &["wire", "auth", "server"]),
-    ("roster", &["cancel", "server", "socket"]),
+    ("roster", &["cancel", "pace", "server", "socket"]),
     (
         "fleet",
         &[
@@ -54,6 +55,7 @@ const TABLE: &[(&str, &[&str])] = &[
         ],
     ),
     ("mirror", &["auth", "classify", "fleet", "lot", "pool", "server", "tls", "transaction", "wire"]),
+    ("timekeeper", &["cancel", "fleet", "metrics", "pace", "roster"]),
     ("control", &["auth", "cancel", "config", "fleet", "pool", "tls"]),
     (
         "console",
@@ -77,6 +79,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "lot",
             "metrics",
             "mirror",
+            "pace",
             "peers",
             "pool",
             "positions",
@@ -108,6 +111,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "mirror",
             "route",
             "sites",
+            "timekeeper",
             "transaction",
             "wire",
         ],

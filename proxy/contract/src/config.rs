@@ -4,7 +4,6 @@
 //! the hash is taken over that value's canonical bytes, so layout and comments do not change it. Secrets are not in
 //! it: it names files. A document is taken whole or refused whole, with every reason at once.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 
@@ -15,6 +14,7 @@ use crate::console::ConsoleConfig;
 use crate::duration::DurationText;
 use crate::mirror::MirrorConfig;
 use crate::peers::PeersConfig;
+pub use crate::pooling::{PinPolicy, PoolMode, PoolingConfig, Traffic};
 use crate::split::SplitConfig;
 use crate::stage::Stage;
 use crate::tls::TlsConfig;
@@ -261,98 +261,6 @@ impl fmt::Debug for UserConfig {
             .field("name_file", &self.name_file)
             .field("password_file", &self.password_file)
             .finish_non_exhaustive()
-    }
-}
-
-/// When a server connection goes back to the pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum PoolMode {
-    /// When the transaction ends.
-    #[default]
-    Transaction,
-    /// When the client leaves.
-    Session,
-}
-
-/// What becomes of a client, in transaction mode, that does what keeps it on its server connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum PinPolicy {
-    /// It keeps its connection while the state lasts.
-    #[default]
-    Pin,
-    /// The statement is refused, where its text shows what it would do.
-    Reject,
-}
-
-/// As PgBouncer's.
-const SERVER_LIFETIME: DurationText = DurationText::from_secs(3600);
-
-fn is_usual_lifetime(lifetime: &DurationText) -> bool {
-    *lifetime == SERVER_LIFETIME
-}
-
-/// Whether clients are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Traffic {
-    /// They are.
-    #[default]
-    Open,
-    /// Transactions under way end; new ones wait.
-    Paused,
-}
-
-/// Limits and waits of this process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct PoolingConfig {
-    /// When a server connection goes back to the pool.
-    pub mode: PoolMode,
-    /// What becomes of a client, in transaction mode, whose state cannot move.
-    pub pin_policy: PinPolicy,
-    /// The most connections to each server, over all users and databases, in this process. The monitor's are not
-    /// counted.
-    pub max_server_connections: u32,
-    /// The most clients of this process.
-    pub max_client_connections: u32,
-    /// The longest wait for a server connection.
-    pub checkout_timeout: DurationText,
-    /// A server connection that has been idle for longer is closed.
-    pub server_idle_timeout: DurationText,
-    /// A server connection that has been open for longer, by lot up to a fifth less, is closed when nobody uses it; `0s` is
-    /// never.
-    #[serde(skip_serializing_if = "is_usual_lifetime")]
-    pub server_lifetime: DurationText,
-    /// The longest wait for a server to accept a connection and a login.
-    pub connect_timeout: DurationText,
-    /// The longest time from a client's connect to its login.
-    pub client_login_timeout: DurationText,
-    /// The largest message that a client may send, in bytes.
-    pub max_message_bytes: u64,
-    /// The texts of all statements that clients have prepared, each distinct one counted once, in bytes.
-    pub max_prepared_bytes: u64,
-    /// Settings that every server connection starts with.
-    pub parameters: BTreeMap<String, String>,
-    /// Whether clients are served.
-    pub traffic: Traffic,
-}
-
-impl Default for PoolingConfig {
-    fn default() -> Self {
-        Self {
-            mode: PoolMode::Transaction,
-            pin_policy: PinPolicy::Pin,
-            max_server_connections: 20,
-            max_client_connections: 10_000,
-            checkout_timeout: DurationText::from_secs(5),
-            server_idle_timeout: DurationText::from_secs(600),
-            server_lifetime: SERVER_LIFETIME,
-            connect_timeout: DurationText::from_secs(5),
-            client_login_timeout: DurationText::from_secs(15),
-            max_message_bytes: 1024 * 1024 * 1024,
-            max_prepared_bytes: 256 * 1024 * 1024,
-            parameters: BTreeMap::new(),
-            traffic: Traffic::Open,
-        }
     }
 }
 

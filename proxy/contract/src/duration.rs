@@ -15,6 +15,15 @@ pub struct DurationText(Duration);
 pub struct NotADuration(String);
 
 impl DurationText {
+    /// No time at all.
+    pub const ZERO: Self = Self(Duration::ZERO);
+
+    /// Whether it is no time at all.
+    #[must_use]
+    pub const fn is_zero(&self) -> bool {
+        self.0.is_zero()
+    }
+
     /// A duration of whole milliseconds.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {

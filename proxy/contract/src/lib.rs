@@ -11,6 +11,7 @@ pub mod histogram;
 pub mod measures;
 pub mod mirror;
 pub mod peers;
+pub mod pooling;
 pub mod report;
 pub mod split;
 pub mod stage;

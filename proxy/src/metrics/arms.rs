@@ -1,22 +1,11 @@
 //! What one thread counts for the gates of a rollout: groups of transactions that are compared, and times.
-//!
-//! Reading the clock costs more than the rest of the counting, so that of many transactions only some are timed: which,
-//! is drawn, since a pattern of statements could keep step with any fixed distance.
 
-use pgrouting_contract::histogram::{BUCKETS, Histogram, bucket_of};
+use pgrouting_contract::histogram::Histogram;
 use pgrouting_contract::measures::{Arm as ArmReport, Measures};
 use tokio::time::Instant;
 
 use crate::metrics::counter::Counter;
-
-/// Timed transactions that come this much sooner, in microseconds, are too many.
-const SOON_MICROS: u64 = 1_000;
-
-/// Those that come this much later are too few.
-const LATE_MICROS: u64 = 2_000;
-
-/// The most transactions that are not timed between two that are, on average.
-const SKIP_MAX: u64 = 64;
+use crate::metrics::times::{Sampler, Times};
 
 /// A group of transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,94 +98,6 @@ impl ArmCounts {
     #[inline(never)]
     pub fn draw_next(&self, now: Instant) {
         self.sampler.draw_next(now);
-    }
-}
-
-/// Counts of times.
-#[derive(Debug)]
-pub struct Times(Box<[Counter]>);
-
-impl Default for Times {
-    fn default() -> Self {
-        Self((0..BUCKETS).map(|_| Counter::default()).collect())
-    }
-}
-
-impl Times {
-    /// Counts a time.
-    pub fn count(&self, time: std::time::Duration) {
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        if let Some(counter) = self.0.get(bucket_of(micros)) {
-            counter.add_one();
-        }
-    }
-
-    fn histogram(&self) -> Histogram {
-        Histogram::from_counts(self.0.iter().map(Counter::value))
-    }
-}
-
-/// Tells which transactions are timed.
-#[derive(Debug)]
-struct Sampler {
-    /// How many are left out before the next.
-    left: Counter,
-    /// How many are left out on average.
-    mean: Counter,
-    /// When the last one was timed, in microseconds after `begun`.
-    last: Counter,
-    begun: Instant,
-    random: Counter,
-}
-
-impl Default for Sampler {
-    fn default() -> Self {
-        let random = Counter::default();
-        // Of zero, all that follows would be zero.
-        random.set(rand::random::<u64>() | 1);
-        Self {
-            left: Counter::default(),
-            mean: Counter::default(),
-            last: Counter::default(),
-            begun: Instant::now(),
-            random,
-        }
-    }
-}
-
-impl Sampler {
-    fn is_due(&self) -> bool {
-        let left = self.left.value();
-        if left > 0 {
-            self.left.set(left - 1);
-        }
-        left == 0
-    }
-
-    fn draw_next(&self, now: Instant) {
-        let at = u64::try_from(now.saturating_duration_since(self.begun).as_micros()).unwrap_or(u64::MAX);
-        let distance = at.saturating_sub(self.last.value());
-        self.last.set(at);
-        let mean = self.mean.value();
-        let mean = if distance < SOON_MICROS {
-            (mean * 2).clamp(1, SKIP_MAX)
-        } else if distance > LATE_MICROS {
-            mean / 2
-        } else {
-            mean
-        };
-        self.mean.set(mean);
-        self.left.set(self.random() % (2 * mean + 1));
-    }
-
-    /// The next number of Marsaglia's xorshift.
-    fn random(&self) -> u64 {
-        let mut x = self.random.value();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.random.set(x);
-        x
     }
 }
 

@@ -1,15 +1,10 @@
 //! What the gates of a rollout are judged by, as Prometheus reads it.
 
-use pgrouting_contract::histogram::{Histogram, bounds};
 use pgrouting_contract::measures::Measures;
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Bucket, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::metrics::arms::Arm;
-
-/// The bounds of buckets are these powers of two, in microseconds, as are those of the counts: 128 µs to 8.4 s.
-const POWERS: std::ops::RangeInclusive<u32> = 7..=23;
+use crate::metrics::histograms::histograms;
 
 /// Registers them.
 ///
@@ -27,20 +22,20 @@ pub fn register(registry: &Registry, measures: &Measures) -> Result<(), promethe
     )?;
     let errors =
         by_arm("pgrouting_proxy_rollout_errors_total", "Errors that clients got in these transactions.")?;
-    let desc = Desc::new(
-        "pgrouting_proxy_rollout_latency_seconds".to_owned(),
-        "How long these transactions took; of a sample where there are many.".to_owned(),
-        vec!["arm".to_owned()],
-        std::collections::HashMap::new(),
-    )?;
-    let mut metrics = Vec::new();
+    let mut latencies = Vec::new();
     for arm in Arm::ALL {
         let report = arm.of(measures);
         transactions.with_label_values(&[arm.as_str()]).inc_by(report.transactions);
         errors.with_label_values(&[arm.as_str()]).inc_by(report.errors);
-        metrics.push(metric(arm, &report.latency));
+        latencies.push((arm.as_str(), &report.latency));
     }
-    registry.register(Box::new(Latency { desc, metrics }))?;
+    histograms(
+        registry,
+        "pgrouting_proxy_rollout_latency_seconds",
+        "How long these transactions took; of a sample where there are many.",
+        "arm",
+        &latencies,
+    )?;
     let misrouted = IntCounter::new(
         "pgrouting_proxy_misrouted_total",
         "Refusals of replicas that reached a client that had not asked for it.",
@@ -49,72 +44,9 @@ pub fn register(registry: &Registry, measures: &Measures) -> Result<(), promethe
     registry.register(Box::new(misrouted))
 }
 
-/// Histograms that are counted elsewhere.
-struct Latency {
-    desc: Desc,
-    metrics: Vec<Metric>,
-}
-
-impl Collector for Latency {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.desc]
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let mut family = MetricFamily::default();
-        family.set_name(self.desc.fq_name.clone());
-        family.set_help(self.desc.help.clone());
-        family.set_field_type(MetricType::HISTOGRAM);
-        family.set_metric(self.metrics.clone());
-        vec![family]
-    }
-}
-
-fn metric(arm: Arm, latency: &Histogram) -> Metric {
-    let mut label = LabelPair::default();
-    label.set_name("arm".to_owned());
-    label.set_value(arm.as_str().to_owned());
-    let mut histogram = prometheus::proto::Histogram::default();
-    histogram.set_sample_count(latency.count());
-    histogram.set_sample_sum(sum_seconds(latency));
-    histogram.set_bucket(buckets(latency));
-    let mut metric = Metric::from_label(vec![label]);
-    metric.set_histogram(histogram);
-    metric
-}
-
-fn buckets(latency: &Histogram) -> Vec<Bucket> {
-    let mut counted = latency.0.iter().peekable();
-    let mut count = 0;
-    let bucket = |power: u32| {
-        let bound = 1_u64 << power;
-        while let Some((_, more)) = counted.next_if(|(index, _)| bounds(usize::from(**index)).1 <= bound) {
-            count += more;
-        }
-        let mut bucket = Bucket::default();
-        bucket.set_upper_bound(seconds(bound));
-        bucket.set_cumulative_count(count);
-        bucket
-    };
-    POWERS.map(bucket).collect()
-}
-
-/// The sum of all times, each taken to be in the middle of its bucket.
-fn sum_seconds(latency: &Histogram) -> f64 {
-    let micros = latency.0.iter().fold(0_u64, |sum, (index, count)| {
-        let (from, to) = bounds(usize::from(*index));
-        sum.saturating_add(count.saturating_mul(from.midpoint(to)))
-    });
-    seconds(micros)
-}
-
-fn seconds(micros: u64) -> f64 {
-    std::time::Duration::from_micros(micros).as_secs_f64()
-}
-
 #[cfg(test)]
 mod tests {
-    use pgrouting_contract::histogram::bucket_of;
+    use pgrouting_contract::histogram::{Histogram, bucket_of};
     use pgrouting_contract::measures::Arm as ArmReport;
     use prometheus::TextEncoder;
 

@@ -8,6 +8,7 @@ use pgrouting_contract::stage::Stage;
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::pace::Doing;
 use crate::pool::lease::Lease;
 use crate::route::{Access, Refusal as ReplicaRefusal, Why};
 use crate::server::connect::ConnectError;
@@ -33,6 +34,10 @@ impl Session {
     pub(super) async fn end(&mut self, stop: Result<Stop, ()>, running: Running) -> Result<(), End> {
         let Running { mut lease, progress: Progress { seen, .. }, .. } = running;
         self.count(&seen, &mut lease);
+        self.client.clocked.forget();
+        if stop.is_ok() {
+            self.client.pace.note(Doing::Idle, 0);
+        }
         if seen.is_read_only || matches!(stop, Ok(Stop::ServerGone(_))) {
             self.tenancy.hurry();
         }

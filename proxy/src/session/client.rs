@@ -1,9 +1,13 @@
 //! One client's end of a session: its socket, what it has sent, what it is to get.
 
 use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::mirror::recorder::Recorder;
+use crate::pace::Pace;
+use crate::roster::Seat;
+use crate::session::clocked::Clocked;
 use crate::session::prepared::ClientStatements;
 use crate::session::routing::Routing;
 use crate::session::state::State;
@@ -34,6 +38,12 @@ pub struct Client {
     pub routing: Routing,
     /// Its end of the mirror.
     pub recorder: Recorder,
+    /// Its number on the roster.
+    pub number: u64,
+    /// What it does, and since when.
+    pub pace: Arc<Pace>,
+    /// How long the request at hand takes.
+    pub clocked: Clocked,
     /// Bytes of a large message, still to come, that go to the server as they are.
     pub streaming: usize,
     /// Bytes of a large message, still to come, that nobody wants.
@@ -45,7 +55,14 @@ pub struct Client {
 impl Client {
     /// A client whose first bytes, if it sent any with its login, are in `inbox`.
     #[must_use]
-    pub fn new(stream: Stream, inbox: Inbox, state: State, routing: Routing, recorder: Recorder) -> Self {
+    pub fn new(
+        stream: Stream,
+        inbox: Inbox,
+        state: State,
+        routing: Routing,
+        recorder: Recorder,
+        seat: &Seat,
+    ) -> Self {
         Self {
             stream,
             inbox,
@@ -54,6 +71,9 @@ impl Client {
             state,
             routing,
             recorder,
+            number: seat.id,
+            pace: Arc::clone(&seat.pace),
+            clocked: Clocked::default(),
             streaming: 0,
             discarding: 0,
             is_skipping: false,

@@ -7,14 +7,13 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use crate::fleet::View;
 use crate::server::connection::ServerConnection;
-use crate::server::prepared::Statements;
 use crate::session::client::Client;
 use crate::session::forward::{Forwarded, forward};
 use crate::session::refusal::Limits;
 use crate::session::relay::{OutOfStep, Seen, put_local, walk};
 use crate::session::request::RequestFault;
+use crate::session::tenancy::Tenancy;
 use crate::session::turns::Turns;
 use crate::session::usual::{clear_usual, forward_usual};
 use crate::session::waiting::{Next, next};
@@ -50,12 +49,8 @@ pub struct Exchange<'a> {
     pub client: &'a mut Client,
     /// Its server connection.
     pub server: &'a mut ServerConnection,
-    /// The statements of the process.
-    pub statements: &'a Statements,
-    /// What the client may ask for.
-    pub limits: Limits,
-    /// The servers.
-    pub view: &'a View,
+    /// The session's claim on the servers.
+    pub tenancy: &'a Tenancy,
     /// How far it has come.
     pub progress: &'a mut Progress,
 }
@@ -88,11 +83,14 @@ impl Exchange<'_> {
     /// Sends what can be sent, then reads. Tells whether anything was read, which is then to be sent.
     fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, Stop> {
         if let Some(scanned) = &mut self.progress.awaited {
-            look(self.client, scanned, self.limits)?;
+            look(self.client, scanned, self.tenancy.limits)?;
         } else {
             self.push_to_server(cx)?;
         }
         self.push_to_client(cx)?;
+        if self.client.clocked.is_on() && self.server.replies.is_empty() && self.progress.is_begun {
+            self.client.clocked.finish(self.tenancy, self.server, self.client.number);
+        }
         if self.is_at_rest() {
             return Err(Stop::AtRest);
         }
@@ -100,6 +98,11 @@ impl Exchange<'_> {
     }
 
     fn push_to_server(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
+        let client = &mut *self.client;
+        if self.server.replies.is_empty() && !client.inbox.is_empty() && !client.clocked.is_on() {
+            let times = &self.tenancy.worker.metrics.times;
+            client.clocked.begin(self.tenancy.limits.slow, times, &client.inbox, &client.statements);
+        }
         if !self.progress.is_begun
             && !self.server.held.is_fenced()
             && forward_usual(self.client, self.server, cx)
@@ -114,7 +117,8 @@ impl Exchange<'_> {
             let forwarded = if self.client.inbox.is_empty() {
                 Forwarded::Nothing
             } else {
-                forward(self.client, self.server, self.statements, self.limits, self.view)
+                let Tenancy { limits, context, .. } = self.tenancy;
+                forward(self.client, self.server, &context.statements, *limits, self.tenancy.view())
                     .map_err(Stop::ClientFault)?
             };
             match forwarded {

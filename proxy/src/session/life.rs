@@ -5,9 +5,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use tokio::time::Instant;
 use tracing::debug;
 
 use crate::cancel::CancelHandle;
+use crate::pace::Doing;
 use crate::pool::lease::Lease;
 use crate::roster::Seated;
 use crate::route::{Side, Why};
@@ -19,6 +21,7 @@ use crate::session::end::{self, End};
 use crate::session::exchange::{Exchange, Progress, Stop};
 use crate::session::greeting::greet;
 use crate::session::measured::Measured;
+use crate::session::overdue;
 use crate::session::request::client_header;
 use crate::session::routing::Decision;
 use crate::session::signals::Signals;
@@ -76,8 +79,8 @@ impl Session {
         }
     }
 
-    /// Serves the client until it leaves or has to.
-    pub(super) async fn run(mut self) {
+    /// Serves the client, which came at this moment, until it leaves or has to.
+    pub(super) async fn run(mut self, began: Instant) {
         let worker = Arc::clone(&self.tenancy.worker);
         let counts = Arc::clone(&self.tenancy.counts);
         counts.clients.add_one();
@@ -92,6 +95,7 @@ impl Session {
             worker: &worker,
             drain: drain.as_mut(),
             kill: kill.as_mut(),
+            pace: &seat.pace,
             is_registered: false,
             is_drained: false,
         };
@@ -107,6 +111,7 @@ impl Session {
             }
             Ok(lease) => {
                 counts.logins.add_one();
+                worker.metrics.times.logins.count(began.elapsed());
                 if let Some(lease) = lease {
                     // It was given for all that the client will run.
                     counts.begun.add_one();
@@ -115,6 +120,7 @@ impl Session {
                     self.count_pin(Some(PinReason::SessionMode));
                     self.kept = Some((PinReason::SessionMode, lease));
                 }
+                seat.pace.note(Doing::Idle, 0);
                 loop {
                     if let Err(end) = self.transaction(&mut signals).await {
                         break end;
@@ -124,6 +130,7 @@ impl Session {
         };
         let end = match end {
             End::Told(_) if seat.is_killed() && !worker.kill.is_cancelled() => End::Told(end::killed()),
+            End::Told(error) => End::Told(seat.pace.expired().map_or(error, overdue::ended)),
             end => end,
         };
         let identity = &self.tenancy.identity;
@@ -237,6 +244,7 @@ impl Session {
         asked: Option<Asked>,
         signals: &mut Signals<'_>,
     ) -> Result<Result<Lease, Refusal>, End> {
+        self.client.pace.note(Doing::Waiting, 0);
         let leased = tokio::select! {
             biased;
             leased = self.tenancy.lease_in_time(&self.client.state.settings, asked) => leased,
@@ -350,9 +358,7 @@ pub(super) fn converse(
 ) -> Poll<Result<Stop, ()>> {
     let view = &**tenancy.view();
     let Running { lease, progress, is_preparing } = running;
-    let statements = &tenancy.context.statements;
-    let polled = Exchange { client, server: lease, statements, limits: tenancy.limits, view, progress }
-        .poll(turns, cx);
+    let polled = Exchange { client, server: lease, tenancy, progress }.poll(turns, cx);
     if *is_preparing && progress.is_begun && !lease.replies.is_preparing() {
         *is_preparing = false;
         cancel.open();
@@ -363,8 +369,17 @@ pub(super) fn converse(
     }
     match polled {
         Poll::Ready(stop) => Poll::Ready(Ok(stop)),
-        // Between transactions a session that keeps its connection can be asked to leave.
-        Poll::Pending if !progress.is_begun => signals.poll_drain(cx).map(|()| Err(())),
-        Poll::Pending => signals.poll_kill(cx).map(|()| Err(())),
+        Poll::Pending => {
+            // Between transactions a session that keeps its connection can be asked to leave.
+            let (doing, leaves) = if !progress.is_begun {
+                (Doing::Idle, signals.poll_drain(cx))
+            } else if lease.replies.is_empty() {
+                (Doing::Open, signals.poll_kill(cx))
+            } else {
+                (Doing::Running, signals.poll_kill(cx))
+            };
+            let is_overdue = client.pace.note(doing, progress.seen.queries);
+            if is_overdue { Poll::Ready(Err(())) } else { leaves.map(|()| Err(())) }
+        }
     }
 }

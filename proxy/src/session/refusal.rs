@@ -1,6 +1,8 @@
 //! What the pool does not take from its clients, and how it says so: the server is sent what it refuses, so that the
 //! refusal comes in its turn and fails the transaction as any error would; the client gets ours in its place.
 
+use std::time::Duration;
+
 use crate::classify::touches::Touches;
 use crate::error::{ClientError, ErrorKind};
 use crate::server::connection::ServerConnection;
@@ -22,6 +24,8 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// The texts of all prepared statements of the process, in bytes.
     pub prepared_bytes_max: usize,
+    /// Requests that take longer are written to the log.
+    pub slow: Option<Duration>,
     /// Whether statements are refused that would keep their client on its connection.
     pub rejects_pins: bool,
 }

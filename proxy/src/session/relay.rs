@@ -11,6 +11,7 @@ use crate::server::prepared::NAME_PREFIX;
 use crate::server::replies::{Owed, SkipsUntil};
 use crate::session::client::Client;
 use crate::session::outdated;
+use crate::session::overdue;
 use crate::session::rescue::{Shown, examine, refusal};
 use crate::transaction::TransactionStatus;
 use crate::wire::backend::{
@@ -409,9 +410,13 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
         let is_misroute = message.as_deref().and_then(refusal) == Some(Refusal::Misroute);
         seen.misroutes += u64::from(is_misroute && client.routing.promises_reads());
     }
-    let renamed =
-        message.as_deref().and_then(|message| with_client_names(client, message, failed.as_deref()));
-    renamed.map_or(Fate::Pass, Fate::Replace)
+    let message = message.unwrap_or_default();
+    if client.pace.is_cancelled() && error_field(&message, b'C') == Some(sqlstate::QUERY_CANCELED.as_bytes()) {
+        let mut told = Vec::new();
+        overdue::cancelled().put(&mut told);
+        return Fate::Replace(told);
+    }
+    with_client_names(client, &message, failed.as_deref()).map_or(Fate::Pass, Fate::Replace)
 }
 
 /// Whether a connection has done all that its client asked for, and nothing of it is the client's any more.

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::pace::Pace;
 use crate::session::context::Worker;
 
 /// Signals that end sessions, looked at where a session waits.
@@ -14,7 +15,9 @@ pub struct Signals<'a> {
     pub drain: Pin<&'a mut (dyn Future<Output = ()> + Send)>,
     /// Ends when all sessions have to leave.
     pub kill: Pin<&'a mut (dyn Future<Output = ()> + Send)>,
-    /// Whether the task will be woken by either. A task keeps its waker, so once is enough.
+    /// Wakes the task when it takes too long.
+    pub pace: &'a Pace,
+    /// Whether the task will be woken by any of them. A task keeps its waker, so once is enough.
     pub is_registered: bool,
     /// Whether it is this session's turn to leave.
     pub is_drained: bool,
@@ -35,7 +38,9 @@ impl Signals<'_> {
         if self.is_registered && !self.worker.is_alarmed() {
             return Poll::Pending;
         }
-        self.is_registered = true;
+        if !std::mem::replace(&mut self.is_registered, true) {
+            self.pace.register(cx.waker());
+        }
         self.is_drained = self.is_drained || self.drain.as_mut().poll(cx).is_ready();
         if self.kill.as_mut().poll(cx).is_ready() || (self.is_drained && is_between) {
             return Poll::Ready(());

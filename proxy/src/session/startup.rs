@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use pgrouting_contract::config::PoolMode;
+use pgrouting_contract::config::{PoolMode, ProxyConfig};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::cancel::CancelHandle;
 use crate::error::{ClientError, ErrorKind};
 use crate::mirror::recorder::Recorder;
-use crate::roster::{Admitted, Seated};
+use crate::roster::{Admitted, Arrival, SeatLimits, Seated, Taken};
 use crate::route::Access;
-use crate::server::settings::{APPLICATION_NAME, REPLICATION};
+use crate::server::connection::Identity;
+use crate::server::settings::{APPLICATION_NAME, REPLICATION, Settings};
 use crate::session::client::Client;
 use crate::session::context::{Context, Worker};
 use crate::session::entrance::Entrance;
@@ -20,7 +21,9 @@ use crate::session::routing::Routing;
 use crate::session::state::State;
 use crate::session::tenancy::Tenancy;
 use crate::session::visit;
+use crate::socket::stream::Stream;
 use crate::wire::sqlstate;
+use crate::wire::startup::Startup;
 
 /// A client that has proved who it is, before its greeting.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub struct Newcomer {
     pub seat: Seated,
     /// Its place among the clients.
     pub counted: Admitted,
+    /// When it came.
+    pub began: Instant,
 }
 
 /// Brings an accepted socket through its login; `None` when nobody is to be served, who has been told why.
@@ -47,13 +52,13 @@ pub async fn enter(
     let view = context.fleet.view();
     let config = &view.active.config;
     let limit = config.pooling.client_login_timeout.get();
+    let began = Instant::now();
     let mut entrance = Entrance::new(stream);
     let entered = tokio::select! {
         biased;
         entered = timeout(limit, entrance.enter(&context, &worker, config)) => entered,
         () = worker.kill.cancelled() => return None,
     };
-    let is_exclusive = config.pooling.mode == PoolMode::Session;
     let told = match entered {
         Ok(Ok((startup, counted))) if visit::is_for_console(config, &startup) => {
             // Boxed, so that the login is not larger for it.
@@ -61,55 +66,9 @@ pub async fn enter(
             return None;
         }
         Ok(Ok((startup, counted))) => {
-            match context.settings.from_startup(&startup.parameters, is_exclusive) {
-                Ok(settings) => {
-                    let opened_with = if !is_exclusive {
-                        context.settings.none()
-                    } else if settings.value(REPLICATION).is_some() {
-                        // It may not take any SQL later.
-                        Arc::clone(&settings)
-                    } else {
-                        context.settings.without_application_name(&settings)
-                    };
-                    let identity = context.identities.intern(
-                        &startup.user,
-                        &startup.database,
-                        &opened_with,
-                        is_exclusive,
-                    );
-                    let catalog = context.catalogs.of(&startup.database);
-                    let tracking = context.databases.tracking(
-                        &startup.database,
-                        &context.settings,
-                        &context.audit,
-                        &catalog,
-                    );
-                    let state = State::new(tracking, settings, !is_exclusive);
-                    let judge = Judge::new(catalog, Arc::clone(&context.verdicts));
-                    let mut client = Client::new(
-                        entrance.stream,
-                        entrance.inbox,
-                        state,
-                        Routing::new(judge, &startup.user, Arc::clone(&context.mirror)),
-                        Recorder::new(Arc::clone(&context.mirror)),
-                    );
-                    client.outbox = entrance.outbox;
-                    let cancel = context.cancels.register(startup.secret_len());
-                    let seat = context.roster.join(
-                        Arc::clone(&identity),
-                        &client.stream,
-                        Arc::clone(cancel.slot()),
-                        &worker.kill,
-                        client.state.settings.value(APPLICATION_NAME).unwrap_or_default(),
-                    );
-                    let tenancy = Tenancy::new(context, worker, identity, access);
-                    return Some(Newcomer { client, tenancy, cancel, seat, counted });
-                }
-                Err(fault) => Some(ClientError::fatal(
-                    ErrorKind::Client,
-                    sqlstate::FEATURE_NOT_SUPPORTED,
-                    fault.to_string(),
-                )),
+            match Claim::take(&startup, &entrance.stream, config, &context, &worker) {
+                Ok(claim) => return Some(claim.begin(entrance, counted, began, context, worker, access)),
+                Err(error) => Some(error),
             }
         }
         Ok(Err(turned)) => turned,
@@ -126,4 +85,95 @@ pub async fn enter(
         entrance.stream.part_with(&[]);
     }
     None
+}
+
+/// What a client that has proved who it is gets of the process.
+struct Claim {
+    settings: Arc<Settings>,
+    identity: Arc<Identity>,
+    cancel: CancelHandle,
+    seat: Seated,
+}
+
+impl Claim {
+    /// Takes it, where there is room.
+    fn take(
+        startup: &Startup,
+        stream: &Stream,
+        config: &ProxyConfig,
+        context: &Context,
+        worker: &Worker,
+    ) -> Result<Self, ClientError> {
+        let is_exclusive = config.pooling.mode == PoolMode::Session;
+        let settings = context.settings.from_startup(&startup.parameters, is_exclusive).map_err(|fault| {
+            ClientError::fatal(ErrorKind::Client, sqlstate::FEATURE_NOT_SUPPORTED, fault.to_string())
+        })?;
+        let opened_with = if !is_exclusive {
+            context.settings.none()
+        } else if settings.value(REPLICATION).is_some() {
+            // It may not take any SQL later.
+            Arc::clone(&settings)
+        } else {
+            context.settings.without_application_name(&settings)
+        };
+        let identity =
+            context.identities.intern(&startup.user, &startup.database, &opened_with, is_exclusive);
+        let cancel = context.cancels.register(startup.secret_len());
+        let arrival = Arrival {
+            identity: Arc::clone(&identity),
+            stream,
+            slot: Arc::clone(cancel.slot()),
+            kill: &worker.kill,
+            application_name: settings.value(APPLICATION_NAME).unwrap_or_default(),
+        };
+        let limits = SeatLimits {
+            per_user: config.pooling.max_client_connections_per_user,
+            per_database: config.pooling.max_client_connections_per_database,
+        };
+        let seat = context.roster.join(arrival, limits).map_err(|taken| no_seat(taken, startup))?;
+        Ok(Self { settings, identity, cancel, seat })
+    }
+
+    /// Puts together what serves the client.
+    fn begin(
+        self,
+        entrance: Entrance,
+        counted: Admitted,
+        began: Instant,
+        context: Arc<Context>,
+        worker: Arc<Worker>,
+        access: Access,
+    ) -> Newcomer {
+        let Self { settings, identity, cancel, seat } = self;
+        let Identity { user, database, is_exclusive, .. } = &*identity;
+        let catalog = context.catalogs.of(database);
+        let tracking = context.databases.tracking(database, &context.settings, &context.audit, &catalog);
+        let judge = Judge::new(catalog, Arc::clone(&context.verdicts));
+        let mut client = Client::new(
+            entrance.stream,
+            entrance.inbox,
+            State::new(tracking, settings, !is_exclusive),
+            Routing::new(judge, user, Arc::clone(&context.mirror)),
+            Recorder::new(Arc::clone(&context.mirror)),
+            &seat,
+        );
+        client.outbox = entrance.outbox;
+        let tenancy = Tenancy::new(context, worker, identity, access);
+        Newcomer { client, tenancy, cancel, seat, counted, began }
+    }
+}
+
+/// There are too many of its kind, in PostgreSQL's words.
+fn no_seat(taken: Taken, startup: &Startup) -> ClientError {
+    let (message, hint) = match taken {
+        Taken::User => (
+            format!("too many connections for role \"{}\"", startup.user),
+            "The limit of each proxy is pooling.maxClientConnectionsPerUser.",
+        ),
+        Taken::Database => (
+            format!("too many connections for database \"{}\"", startup.database),
+            "The limit of each proxy is pooling.maxClientConnectionsPerDatabase.",
+        ),
+    };
+    ClientError::fatal(ErrorKind::Limit, sqlstate::TOO_MANY_CONNECTIONS, message).with_hint(hint)
 }

@@ -5,6 +5,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
+use crate::pace::Doing;
 use crate::session::choice::note_route;
 use crate::session::command::{is_surely_none, may_ask_token, take};
 use crate::session::copying;
@@ -121,6 +122,7 @@ impl Session {
 
     fn end_at_once(&mut self) -> Result<(), End> {
         let Some(Running { mut lease, progress, .. }) = self.running.take() else { return Ok(()) };
+        self.client.pace.note(Doing::Idle, 0);
         self.count(&progress.seen, &mut lease);
         self.measured.finish(&self.tenancy.worker.metrics.arms, &progress.seen);
         self.client.routing.rescue.disarm();

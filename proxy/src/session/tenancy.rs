@@ -417,6 +417,7 @@ fn limits_of(view: &View) -> Limits {
     Limits {
         message_bytes_max: usize::try_from(pooling.max_message_bytes).unwrap_or(usize::MAX),
         prepared_bytes_max: usize::try_from(pooling.max_prepared_bytes).unwrap_or(usize::MAX),
+        slow: Some(pooling.slow_query_threshold.get()).filter(|slow| !slow.is_zero()),
         rejects_pins: pooling.pin_policy == PinPolicy::Reject,
     }
 }

@@ -8,7 +8,7 @@ use pgrouting_contract::console::ConsoleConfig;
 use crate::console::answer::forbidden;
 use crate::console::conversation::Conversation;
 use crate::error::{ClientError, ErrorKind};
-use crate::roster::Admitted;
+use crate::roster::{Admitted, Arrival, SeatLimits};
 use crate::session::context::{Context, Worker};
 use crate::session::end;
 use crate::session::entrance::Entrance;
@@ -66,13 +66,15 @@ pub async fn serve(
     let parameters = startup.parameters.iter();
     let name = parameters.rev().find(|(name, _)| name.eq_ignore_ascii_case("application_name"));
     let Entrance { stream, inbox, outbox, .. } = entrance;
-    let seat = context.roster.join(
+    let arrival = Arrival {
         identity,
-        &stream,
-        Arc::clone(cancel.slot()),
-        &worker.kill,
-        name.map(|(_, name)| name.as_str()).unwrap_or_default(),
-    );
+        stream: &stream,
+        slot: Arc::clone(cancel.slot()),
+        kill: &worker.kill,
+        application_name: name.map(|(_, name)| name.as_str()).unwrap_or_default(),
+    };
+    // Whoever looks after a pool gets in where others have taken all that they may have.
+    let Ok(seat) = context.roster.join(arrival, SeatLimits::default()) else { return };
     let counts = context.pools.of(&startup.user, &startup.database, worker.id.0);
     let sources = Arc::clone(&context.console);
     let drain = worker.drain.clone();

@@ -2,6 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
+use crate::pace::Doing;
 use crate::session::client::Client;
 use crate::session::end::{self, End};
 use crate::session::request::{Progress, RequestFault, client_header, progress};
@@ -46,9 +47,13 @@ pub fn poll_request(
             Poll::Pending => {
                 client.rest();
                 // A transaction that has begun is let come to its end.
-                let leaves =
-                    if client.routing.is_put_off() { signals.poll_kill(cx) } else { signals.poll_drain(cx) };
-                return leaves.map(|()| shutdown());
+                let (doing, leaves) = if client.routing.is_put_off() {
+                    (Doing::Open, signals.poll_kill(cx))
+                } else {
+                    (Doing::Idle, signals.poll_drain(cx))
+                };
+                let is_overdue = client.pace.note(doing, 0);
+                return if is_overdue { Poll::Ready(shutdown()) } else { leaves.map(|()| shutdown()) };
             }
         }
     }

@@ -45,6 +45,12 @@ pub const ADMIN_SHUTDOWN: SqlState = "57P01";
 pub const CANNOT_CONNECT_NOW: SqlState = "57P03";
 /// `idle_session_timeout` and login time-outs use the class of operator intervention.
 pub const QUERY_CANCELED: SqlState = "57014";
+/// Class 57: a client asked for nothing for too long.
+pub const IDLE_SESSION_TIMEOUT: SqlState = "57P05";
+/// Class 25: nothing happened in a transaction for too long.
+pub const IDLE_IN_TRANSACTION_TIMEOUT: SqlState = "25P03";
+/// Class 25: a transaction was open for too long.
+pub const TRANSACTION_TIMEOUT: SqlState = "25P04";
 /// `config_file_error`
 pub const CONFIG_FILE: SqlState = "F0000";
 /// `internal_error`

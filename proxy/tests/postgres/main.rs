@@ -26,6 +26,7 @@ mod failover;
 mod large;
 mod leaks;
 mod ledger;
+mod limits;
 mod loss;
 mod malformed;
 mod measures;

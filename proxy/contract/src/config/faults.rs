@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::{AuthConfig, PoolingConfig, ProxyConfig, UserConfig};
+use crate::config::{AuthConfig, ProxyConfig, UserConfig};
 use crate::stage::Stage;
 
 /// The longest query for users, in bytes.
@@ -118,30 +118,6 @@ impl UserConfig {
         if self.password.is_some() == self.password_file.is_some() {
             faults.push(format!("{path}: give either password or passwordFile"));
         }
-    }
-}
-
-impl PoolingConfig {
-    fn faults(&self, faults: &mut Vec<String>) {
-        if self.max_server_connections == 0 || self.max_server_connections > 10_000 {
-            faults.push("pooling.maxServerConnections: must be 1 to 10000".to_owned());
-        }
-        if self.max_client_connections == 0 || self.max_client_connections > 1_000_000 {
-            faults.push("pooling.maxClientConnections: must be 1 to 1000000".to_owned());
-        }
-        if self.max_message_bytes < 8192 || self.max_message_bytes > 0x7fff_ffff {
-            faults.push("pooling.maxMessageBytes: must be 8192 to 2147483647".to_owned());
-        }
-        for (name, wait) in [
-            ("checkoutTimeout", self.checkout_timeout),
-            ("connectTimeout", self.connect_timeout),
-            ("clientLoginTimeout", self.client_login_timeout),
-        ] {
-            if wait.get().is_zero() {
-                faults.push(format!("pooling.{name}: must not be zero"));
-            }
-        }
-        parameter_faults("pooling.parameters", &self.parameters, faults);
     }
 }
 
