@@ -17,7 +17,7 @@ use crate::auth::users::{Configured, Credentials, User};
 use crate::cancel::CancelRegistry;
 use crate::config::{ConfigStore, Source};
 use crate::fleet::Fleet;
-use crate::pool::server_pool::SWEEP_INTERVAL;
+use crate::pool::limits::SWEEP_INTERVAL;
 use crate::tls::store::TlsStore;
 
 /// How often files are looked at, and idle connections swept.

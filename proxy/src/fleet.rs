@@ -18,7 +18,8 @@ use crate::config::ActiveConfig;
 use crate::fleet::halts::Halts;
 use crate::fleet::members::{Member, Members};
 use crate::monitor::{Monitor, Observation};
-use crate::pool::server_pool::{PoolLimits, ServerPool};
+use crate::pool::limits::PoolLimits;
+use crate::pool::server_pool::ServerPool;
 use crate::positions::{Lag, Position, Sampler};
 use crate::server::endpoint::Endpoint;
 use crate::server::own::Own;
@@ -329,6 +330,7 @@ fn limits_of(config: &ProxyConfig) -> PoolLimits {
     let pooling = &config.pooling;
     PoolLimits {
         connections_max: pooling.max_server_connections,
+        per_user_max: pooling.max_server_connections_per_user,
         idle_timeout: pooling.server_idle_timeout.get(),
         lifetime: Some(pooling.server_lifetime.get()).filter(|lifetime| !lifetime.is_zero()),
         connect_timeout: pooling.connect_timeout.get(),

@@ -147,6 +147,7 @@ async fn serve(path: PathBuf, document: Vec<u8>, config: ProxyConfig) -> anyhow:
         audit: Arc::clone(&audit),
         identities,
         greetings: pgrouting_proxy::session::context::Greetings::default(),
+        guesses: std::sync::Mutex::default(),
         secret: rand::random(),
     });
     let threads = Threads::start(&process, &context)?;

@@ -42,6 +42,8 @@ pub struct WorkerMetrics {
     pub clients_secure: Counter,
     /// Logins that failed.
     pub logins_failed: Counter,
+    /// Logins that had to wait, or were turned away, because of wrong passwords before them.
+    pub logins_delayed: Counter,
     /// Errors of servers that were passed on.
     pub server_errors: Counter,
     /// Errors of ours, by kind.
@@ -243,6 +245,11 @@ fn counters(
         ),
         ("pgrouting_proxy_logins_total", "Client logins that succeeded.", pools.logins),
         ("pgrouting_proxy_logins_failed_total", "Client logins that failed.", sum(|w| &w.logins_failed)),
+        (
+            "pgrouting_proxy_logins_delayed_total",
+            "Client logins that had to wait, or were turned away, because of wrong passwords before them.",
+            sum(|w| &w.logins_delayed),
+        ),
         ("pgrouting_proxy_waits_total", "Waits for a server connection.", pools.waits),
         (
             "pgrouting_proxy_wait_microseconds_total",

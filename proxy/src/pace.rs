@@ -222,9 +222,7 @@ impl Seen {
     pub fn due(&self, limits: &Limits, clock: &Clock) -> Option<Due> {
         let now = clock.millis();
         let is_over = |from: u64, limit: Option<Duration>| {
-            limit.is_some_and(|limit| {
-                u128::from(now.saturating_sub(from)) > limit.as_millis().max(1)
-            })
+            limit.is_some_and(|limit| u128::from(now.saturating_sub(from)) > limit.as_millis().max(1))
         };
         let leave = |overdue, is_to_cancel| Some(Due { overdue, is_to_cancel, is_to_leave: true });
         if self.word & EXPIRED != 0 {

@@ -18,13 +18,14 @@ pub struct Roster {
     seats: Mutex<Seats>,
     alarm: Arc<Alarm>,
     clock: Arc<Clock>,
-    admitted: AtomicU64,
+    admitted: Arc<AtomicU64>,
+    entering: Arc<AtomicU64>,
 }
 
-/// A client that is counted until this is dropped, logged in or not.
+/// A client that is counted until this is dropped.
 #[derive(Debug)]
 pub struct Admitted {
-    roster: Arc<Roster>,
+    count: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -148,12 +149,16 @@ impl Roster {
         self.admitted.load(Ordering::Relaxed)
     }
 
-    /// Counts a client, unless there are `max` already.
+    /// Counts a client, logged in or about to, unless there are `max` already.
     #[must_use]
-    pub fn admit(self: &Arc<Self>, max: u32) -> Option<Admitted> {
-        let before = self.admitted.fetch_add(1, Ordering::Relaxed);
-        let admitted = Admitted { roster: Arc::clone(self) };
-        (before < u64::from(max)).then_some(admitted)
+    pub fn admit(&self, max: u32) -> Option<Admitted> {
+        Admitted::among(&self.admitted, max)
+    }
+
+    /// Counts a socket that has just been accepted, unless there are `max` already that have not logged in.
+    #[must_use]
+    pub fn let_in(&self, max: u32) -> Option<Admitted> {
+        Admitted::among(&self.entering, max)
     }
 
     /// Gives a client a seat.
@@ -268,9 +273,17 @@ impl std::ops::Deref for Seated {
     }
 }
 
+impl Admitted {
+    fn among(count: &Arc<AtomicU64>, max: u32) -> Option<Self> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let admitted = Self { count: Arc::clone(count) };
+        (before < u64::from(max)).then_some(admitted)
+    }
+}
+
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.roster.admitted.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -61,7 +61,8 @@ impl Sites {
 /// The tags of a statement, without those that differ from one request to the next.
 fn tags(sql: &[u8]) -> Option<String> {
     let kept = comment_tags(sql)?;
-    let kept = kept.split(',').filter(|pair| !pair.starts_with("traceparent") && !pair.starts_with("tracestate"));
+    let kept =
+        kept.split(',').filter(|pair| !pair.starts_with("traceparent") && !pair.starts_with("tracestate"));
     let tags = cut(kept.collect::<Vec<_>>().join(","), TAGS_MAX);
     (!tags.is_empty()).then_some(tags)
 }

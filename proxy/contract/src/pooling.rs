@@ -184,4 +184,3 @@ impl PoolingConfig {
         parameter_faults("pooling.parameters", &self.parameters, faults);
     }
 }
-

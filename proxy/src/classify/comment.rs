@@ -36,7 +36,10 @@ mod tests {
     #[test]
     fn tags_are_those_of_the_last_comment() {
         for (sql, tags) in [
-            ("SELECT 1 /*action='show',traceparent='00-a-b-01'*/;", Some("action='show',traceparent='00-a-b-01'")),
+            (
+                "SELECT 1 /*action='show',traceparent='00-a-b-01'*/;",
+                Some("action='show',traceparent='00-a-b-01'"),
+            ),
             ("SELECT '/*a=''b''*/'", None),
             ("SELECT 1 /* a remark */", None),
             ("SELECT 1", None),

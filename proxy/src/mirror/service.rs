@@ -21,8 +21,10 @@ use crate::mirror::loss::Loss;
 use crate::mirror::replay::{Answered, Failure, give_settings, run};
 use crate::mirror::rewrite::{RolledBack, may_set, rolled_back, texts};
 use crate::mirror::unit::Unit;
+use crate::pool::lease::Grant;
 use crate::pool::lease::{Lease, Slot};
-use crate::pool::server_pool::{Grant, PoolLimits, Request, SWEEP_INTERVAL, ServerPool, Taken};
+use crate::pool::limits::{PoolLimits, SWEEP_INTERVAL};
+use crate::pool::server_pool::{Request, ServerPool, Taken};
 use crate::server::connect::{ConnectError, Want, connect};
 use crate::server::connection::{Identities, Identity, WorkerId};
 use crate::server::endpoint::Endpoint;
@@ -416,6 +418,7 @@ fn limits_of(config: &MirrorConfig) -> PoolLimits {
     }
     PoolLimits {
         connections_max: config.max_connections,
+        per_user_max: None,
         idle_timeout: IDLE_TIMEOUT,
         lifetime: None,
         connect_timeout: CONNECT_TIMEOUT,

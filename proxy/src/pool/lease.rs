@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::pool::server_pool::ServerPool;
-use crate::server::connection::{ServerConnection, WorkerId};
+use crate::server::connection::{Identity, ServerConnection, WorkerId};
 use crate::server::leash::About;
 
 /// A leased connection. Dropped, it is closed; a connection that is fit for others is given back.
@@ -20,6 +20,16 @@ pub struct Lease {
 #[derive(Debug)]
 pub struct Slot {
     pool: Option<Arc<ServerPool>>,
+    identity: Arc<Identity>,
+}
+
+/// What whoever waits in line is handed.
+#[derive(Debug)]
+pub enum Grant {
+    /// A connection of its identity.
+    Connection(Lease),
+    /// The right to open one.
+    Slot(Slot),
 }
 
 impl Lease {
@@ -48,10 +58,11 @@ impl Lease {
     /// When the system refuses; the connection is closed then.
     pub fn rehome(mut self, worker: WorkerId) -> std::io::Result<Self> {
         if let Some(connection) = self.connection.take() {
+            let identity = Arc::clone(&connection.identity);
             match connection.rehome(worker) {
                 Ok(connection) => self.connection = Some(connection),
                 Err(error) => {
-                    self.pool.slot_freed();
+                    self.pool.slot_freed(&identity);
                     return Err(error);
                 }
             }
@@ -77,15 +88,16 @@ impl DerefMut for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
+            let identity = Arc::clone(&connection.identity);
             connection.close();
-            self.pool.slot_freed();
+            self.pool.slot_freed(&identity);
         }
     }
 }
 
 impl Slot {
-    pub(super) const fn new(pool: Arc<ServerPool>) -> Self {
-        Self { pool: Some(pool) }
+    pub(super) const fn new(pool: Arc<ServerPool>, identity: Arc<Identity>) -> Self {
+        Self { pool: Some(pool), identity }
     }
 
     /// The connection is open: the right becomes a lease.
@@ -112,7 +124,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
-            pool.slot_freed();
+            pool.slot_freed(&self.identity);
         }
     }
 }

@@ -12,36 +12,17 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::pool::lease::{Lease, Slot};
-use crate::pool::waiters::{Waiter, Waiters};
+use crate::pool::lease::{Grant, Lease, Slot};
+use crate::pool::limits::{PoolLimits, SWEEP_INTERVAL};
+use crate::pool::stock::{Stock, is_old};
+use crate::pool::waiters::Waiter;
 use crate::server::connection::{Identity, ServerConnection, WorkerId};
 use crate::server::endpoint::Endpoint;
 use crate::server::leash::{About, Leash, Open};
 use crate::server::settings::Settings;
 
-/// The time from one sweep to the next.
-pub const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-
 /// PostgreSQL waits that long for others to leave a database that is to be dropped (`CountOtherDBBackends`).
 const EMPTIED_FOR: Duration = Duration::from_secs(5);
-
-/// Idle connections of one identity that are looked through for the best fit.
-const FIT_SEARCH_MAX: usize = 8;
-
-/// The limits of one pool; a new document may change them at any time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PoolLimits {
-    /// The most connections.
-    pub connections_max: u32,
-    /// An idle connection is closed after that long.
-    pub idle_timeout: Duration,
-    /// One that is not in use is closed that long after it was opened, or up to a fifth earlier.
-    pub lifetime: Option<Duration>,
-    /// The longest that opening one may take.
-    pub connect_timeout: Duration,
-    /// Settings that connections start with.
-    pub parameters: Vec<(String, String)>,
-}
 
 /// The connections to one server.
 #[derive(Debug)]
@@ -54,31 +35,8 @@ pub struct ServerPool {
     pub(super) leases: AtomicU64,
     /// All connections, whoever has them.
     pub(super) leash: Arc<Leash>,
-    state: Mutex<State>,
+    state: Mutex<Stock>,
 }
-
-#[derive(Debug)]
-struct State {
-    limits: Arc<PoolLimits>,
-    idle: BTreeMap<u32, IdleStack>,
-    idle_count: u32,
-    /// Idle, leased and being opened.
-    open: u32,
-    waiters: Waiters<Grant>,
-    /// The server is not in the document any more: nothing that is given back is kept.
-    is_retired: bool,
-    /// Everything opened earlier is closed instead of being given out again.
-    fit_from: Instant,
-    /// The same for what is open to these databases.
-    fit_from_of: BTreeMap<String, Instant>,
-    /// How many sweeps there have been.
-    sweeps: u32,
-    /// Databases that somebody needs to be without connections, and until when.
-    emptied: Vec<(String, Instant)>,
-}
-
-/// Idle connections of one identity, the one used last on top. Boxed, since a connection moves often and is large.
-type IdleStack = Vec<Box<ServerConnection>>;
 
 /// How many connections there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -126,15 +84,6 @@ pub enum Taken {
     Queued(oneshot::Receiver<Grant>),
 }
 
-/// What whoever waits in line is handed.
-#[derive(Debug)]
-pub enum Grant {
-    /// A connection of its identity.
-    Connection(Lease),
-    /// The right to open one.
-    Slot(Slot),
-}
-
 impl ServerPool {
     /// A pool without connections.
     #[must_use]
@@ -144,18 +93,7 @@ impl ServerPool {
             endpoint,
             leases: AtomicU64::new(0),
             leash: Arc::default(),
-            state: Mutex::new(State {
-                limits: Arc::new(limits),
-                idle: BTreeMap::new(),
-                idle_count: 0,
-                open: 0,
-                waiters: Waiters::default(),
-                is_retired: false,
-                fit_from: Instant::now(),
-                fit_from_of: BTreeMap::new(),
-                sweeps: 0,
-                emptied: Vec::new(),
-            }),
+            state: Mutex::new(Stock::new(limits)),
         })
     }
 
@@ -176,8 +114,8 @@ impl ServerPool {
     pub fn counts(&self) -> PoolCounts {
         let state = self.lock();
         PoolCounts {
-            active: state.open - state.idle_count,
-            idle: state.idle_count,
+            active: state.open - state.shelf.count(),
+            idle: state.shelf.count(),
             max: state.limits.connections_max,
             waiting: u32::try_from(state.waiters.len()).unwrap_or(u32::MAX),
         }
@@ -185,108 +123,103 @@ impl ServerPool {
 
     /// Takes an idle connection, or the right to open one, or a place in line.
     pub fn take(self: &Arc<Self>, request: Request<'_>) -> Taken {
+        let Request { identity, settings, worker } = request;
         let mut state = self.lock();
-        if let Some(connection) = state.take_idle(request) {
+        if let Some(connection) = state.shelf.take(identity.id, settings, worker) {
             return Taken::Connection(Lease::new(Arc::clone(self), connection));
         }
-        if state.open < state.limits.connections_max && !state.is_retired {
-            state.open += 1;
-            return Taken::Slot(Slot::new(Arc::clone(self)));
-        }
-        if let Some(stranger) = state.take_longest_idle() {
+        if let Some(replaced) = state.make_room(&identity.user) {
             drop(state);
-            stranger.close();
-            return Taken::Slot(Slot::new(Arc::clone(self)));
+            replaced.into_iter().for_each(ServerConnection::close);
+            return Taken::Slot(Slot::new(Arc::clone(self), Arc::clone(identity)));
         }
         let (grant, granted) = oneshot::channel();
         if state.is_retired {
             // The sender is dropped: the client looks for another server.
             return Taken::Queued(granted);
         }
-        state.waiters.push(Waiter { identity: request.identity.id, worker: request.worker, grant });
+        state.waiters.push(Waiter { identity: Arc::clone(identity), worker, grant });
         Taken::Queued(granted)
     }
 
     /// Takes a connection back: hands it to whoever waits, keeps it, or closes it.
     pub(super) fn give_back(self: &Arc<Self>, mut connection: Box<ServerConnection>) {
         let mut state = self.lock();
+        let identity = Arc::clone(&connection.identity);
         let is_kept = !state.is_retired
             && state.open <= state.limits.connections_max
-            && state.is_fit(&connection.identity.database, connection.opened_at)
+            && state.shares.is_within(&identity.user)
+            && state.is_fit(&identity.database, connection.opened_at)
             && !state.is_old(&connection)
-            && !state.is_emptied(&connection.identity.database);
+            && !state.is_emptied(&identity.database);
         if !is_kept {
             drop(state);
             connection.close();
-            self.slot_freed();
+            self.slot_freed(&identity);
             return;
         }
         connection.idle_since = state.sweeps;
         connection.was_idle_long = false;
-        let waiter = if state.waiters.is_empty() { None } else { state.waiters.pop(connection.home) };
+        let waiter = if state.waiters.is_empty() { None } else { state.next_for(connection.home, &identity) };
         match waiter {
-            None => {
-                state.idle_count += 1;
-                state.idle.entry(connection.identity.id).or_default().push(connection);
+            None => state.shelf.put(connection),
+            Some(waiter) if waiter.identity.id == identity.id => {
+                drop(state);
+                let grant = Grant::Connection(Lease::new(Arc::clone(self), connection));
+                // Whoever gave up in this moment hands it back, for the next in line.
+                if let Err(Grant::Connection(lease)) = waiter.grant.send(grant) {
+                    lease.give_back();
+                }
             }
             Some(waiter) => {
+                state.shares.take(&identity.user);
+                state.shares.add(&waiter.identity.user);
                 drop(state);
-                if waiter.identity == connection.identity.id {
-                    let grant = Grant::Connection(Lease::new(Arc::clone(self), connection));
-                    // Whoever gave up in this moment hands it back, for the next in line.
-                    if let Err(Grant::Connection(lease)) = waiter.grant.send(grant) {
-                        lease.give_back();
-                    }
-                } else {
-                    connection.close();
-                    let _ = waiter.grant.send(Grant::Slot(Slot::new(Arc::clone(self))));
-                }
+                connection.close();
+                self.grant(waiter);
             }
         }
     }
 
-    /// A connection is gone, or was never opened: its place goes to whoever waits.
-    pub(super) fn slot_freed(self: &Arc<Self>) {
+    /// A connection of that identity is gone, or was never opened: its place goes to whoever waits.
+    pub(super) fn slot_freed(self: &Arc<Self>, identity: &Identity) {
         let mut state = self.lock();
-        if state.open <= state.limits.connections_max
-            && let Some(waiter) = state.waiters.pop_first()
-        {
-            drop(state);
-            let _ = waiter.grant.send(Grant::Slot(Slot::new(Arc::clone(self))));
-            return;
-        }
+        state.shares.take(&identity.user);
         state.open -= 1;
+        if let Some((waiter, replaced)) = state.next() {
+            drop(state);
+            replaced.into_iter().for_each(ServerConnection::close);
+            self.grant(waiter);
+        }
+    }
+
+    /// Hands the right to open a connection to whoever has waited for it.
+    fn grant(self: &Arc<Self>, waiter: Waiter<Grant>) {
+        let Waiter { identity, grant, worker: _ } = waiter;
+        let _ = grant.send(Grant::Slot(Slot::new(Arc::clone(self), identity)));
     }
 
     /// Takes new limits. Connections over a lower limit are closed when they are given back or idle; a higher limit
     /// lets those in line go on at once.
     pub fn set_limits(self: &Arc<Self>, limits: PoolLimits) {
-        let mut slots = Vec::new();
+        let mut granted = Vec::new();
         let mut closed = Vec::new();
         {
             let mut state = self.lock();
             if limits.parameters != state.limits.parameters {
                 state.fit_from = Instant::now();
-                closed = state.take_all_idle();
+                closed = state.take_idle_if(|_| true);
             }
+            state.shares.max = limits.per_user_max;
             state.limits = Arc::new(limits);
-            while state.open > state.limits.connections_max
-                && let Some(connection) = state.take_longest_idle()
-            {
-                state.open -= 1;
-                closed.push(connection);
-            }
-            while state.open < state.limits.connections_max
-                && let Some(waiter) = state.waiters.pop_first()
-            {
-                state.open += 1;
-                slots.push((waiter, Slot::new(Arc::clone(self))));
+            closed.extend(state.take_surplus());
+            while let Some((waiter, replaced)) = state.next() {
+                closed.extend(replaced);
+                granted.push(waiter);
             }
         }
         closed.into_iter().for_each(ServerConnection::close);
-        for (waiter, slot) in slots {
-            let _ = waiter.grant.send(Grant::Slot(slot));
-        }
+        granted.into_iter().for_each(|waiter| self.grant(waiter));
     }
 
     /// The server is not in the document any more: idle connections are closed, the others when they are given back,
@@ -295,7 +228,7 @@ impl ServerPool {
         let (idle, waiters) = {
             let mut state = self.lock();
             state.is_retired = true;
-            (state.take_all_idle(), std::mem::take(&mut state.waiters))
+            (state.take_idle_if(|_| true), std::mem::take(&mut state.waiters))
         };
         drop(waiters);
         idle.into_iter().for_each(ServerConnection::close);
@@ -321,7 +254,7 @@ impl ServerPool {
         let idle = {
             let mut state = self.lock();
             state.fit_from = Instant::now();
-            state.take_all_idle()
+            state.take_idle_if(|_| true)
         };
         idle.into_iter().for_each(ServerConnection::close);
     }
@@ -361,8 +294,7 @@ impl ServerPool {
     #[must_use]
     pub fn connections(&self) -> Vec<Connection> {
         let state = self.lock();
-        let idle: BTreeMap<_, _> =
-            state.idle.values().flatten().map(|c| (c.held.number(), c.idle_since)).collect();
+        let idle: BTreeMap<_, _> = state.shelf.iter().map(|c| (c.held.number(), c.idle_since)).collect();
         let connection = |open: Open| Connection {
             idle_for: idle.get(&open.number).map(|since| SWEEP_INTERVAL * state.sweeps.wrapping_sub(*since)),
             is_to_close: !state.is_fit(&open.about.identity.database, open.about.opened_at),
@@ -407,102 +339,11 @@ impl ServerPool {
     }
 
     /// A panic while the lock was held cannot leave the counts half changed: nothing in between can panic.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Stock> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn is_of(about: &About, database: Option<&str>) -> bool {
     database.is_none_or(|database| about.identity.database == database)
-}
-
-/// Whether a connection has been open for long enough. By lot it is up to a fifth less, so that those that were opened
-/// together are not opened anew together.
-fn is_old(connection: &ServerConnection, sweeps: u32, limits: &PoolLimits) -> bool {
-    limits.lifetime.is_some_and(|lifetime| {
-        let less = lifetime / 5 * u32::from(connection.lot) / u32::from(u8::MAX);
-        SWEEP_INTERVAL * sweeps.wrapping_sub(connection.opened_in) >= lifetime - less
-    })
-}
-
-impl State {
-    fn is_old(&self, connection: &ServerConnection) -> bool {
-        is_old(connection, self.sweeps, &self.limits)
-    }
-
-    /// Whether a connection that was opened at that moment may be given out again.
-    fn is_fit(&self, database: &str, opened_at: Instant) -> bool {
-        opened_at >= self.fit_from
-            && (self.fit_from_of.is_empty()
-                || self.fit_from_of.get(database).is_none_or(|from| opened_at >= *from))
-    }
-
-    /// Whether somebody needs that database to be without connections now.
-    fn is_emptied(&mut self, database: &str) -> bool {
-        if self.emptied.is_empty() {
-            return false;
-        }
-        let now = Instant::now();
-        self.emptied.retain(|(_, until)| *until > now);
-        self.emptied.iter().any(|(emptied, _)| emptied == database)
-    }
-
-    /// The best idle connection of this identity: the latest used with the same settings on the same thread, else the
-    /// latest used.
-    fn take_idle(&mut self, request: Request<'_>) -> Option<Box<ServerConnection>> {
-        let connections = self.idle.get_mut(&request.identity.id)?;
-        let latest = connections.len().checked_sub(1)?;
-        let is_fit =
-            |c: &ServerConnection| c.home == request.worker && Arc::ptr_eq(&c.settings, request.settings);
-        let best = connections
-            .iter()
-            .enumerate()
-            .rev()
-            .take(FIT_SEARCH_MAX)
-            .find(|(_, connection)| is_fit(connection))
-            .map_or(latest, |(index, _)| index);
-        let connection = connections.remove(best);
-        self.idle_count -= 1;
-        Some(connection)
-    }
-
-    /// The connection that has been idle longest. It still counts as open.
-    fn take_longest_idle(&mut self) -> Option<Box<ServerConnection>> {
-        let identity = self
-            .idle
-            .iter()
-            .filter_map(|(identity, connections)| {
-                Some((self.sweeps.wrapping_sub(connections.first()?.idle_since), *identity))
-            })
-            .max()
-            .map(|(_, identity)| identity)?;
-        let connections = self.idle.get_mut(&identity)?;
-        let connection = connections.remove(0);
-        if connections.is_empty() {
-            self.idle.remove(&identity);
-        }
-        self.idle_count -= 1;
-        Some(connection)
-    }
-
-    /// The idle connections that are so, which do not count as open any more.
-    fn take_idle_if(&mut self, mut is_taken: impl FnMut(&mut ServerConnection) -> bool) -> IdleStack {
-        let mut taken = IdleStack::new();
-        for connections in self.idle.values_mut() {
-            taken.extend(connections.extract_if(.., |connection| is_taken(connection)));
-        }
-        self.idle.retain(|_, connections| !connections.is_empty());
-        let count = u32::try_from(taken.len()).unwrap_or(u32::MAX);
-        self.idle_count -= count;
-        self.open -= count;
-        taken
-    }
-
-    /// All idle connections, which do not count as open any more.
-    fn take_all_idle(&mut self) -> IdleStack {
-        let idle: Vec<_> = std::mem::take(&mut self.idle).into_values().flatten().collect();
-        self.open -= self.idle_count;
-        self.idle_count = 0;
-        idle
-    }
 }

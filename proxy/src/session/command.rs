@@ -179,6 +179,9 @@ const fn columns(command: &Command) -> &'static [&'static str] {
 
 fn run(command: &Command, routing: &mut Routing, view: &View) -> Result<Answer, ClientError> {
     let columns = columns(command);
+    if matches!(command, Command::ShowMirrorDiffs | Command::ShowMirrorReport) {
+        may_see_statements(routing.user(), view)?;
+    }
     Ok(match command {
         Command::SetRole(value) => {
             routing.role = match value {
@@ -254,6 +257,18 @@ fn run(command: &Command, routing: &mut Routing, view: &View) -> Result<Answer, 
             return Err(ClientError::error(ErrorKind::Client, sqlstate::INVALID_PARAMETER_VALUE, *message));
         }
     })
+}
+
+/// Whether a user may see statements of others, which takes the right to use the console.
+fn may_see_statements(user: &str, view: &View) -> Result<(), ClientError> {
+    let console = view.active.config.console.as_ref();
+    if console.and_then(|console| console.right_of(user)).is_some() {
+        return Ok(());
+    }
+    let message = format!("user \"{user}\" may not see the statements of others");
+    Err(ClientError::error(ErrorKind::Policy, sqlstate::INSUFFICIENT_PRIVILEGE, message).with_hint(
+        "Those in console.adminUsers and console.statsUsers may. SHOW MIRROR shows the counts to everybody.",
+    ))
 }
 
 /// Where a statement would go now, and why.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::Audit;
+use crate::auth::guesses::Guesses;
 use crate::auth::users::Credentials;
 use crate::cancel::{CancelRegistry, CancelVerdict};
 use crate::catalogs::Catalogs;
@@ -81,6 +82,8 @@ pub struct Context {
     pub console: Arc<Sources>,
     /// TLS with clients and servers.
     pub tls: Arc<TlsStore>,
+    /// Who has given wrong passwords lately.
+    pub guesses: Mutex<Guesses>,
     /// What mock salts are made of.
     pub secret: [u8; 32],
 }

@@ -1,13 +1,17 @@
 //! A client's first packets and its login: encryption, cancel requests, who it is.
 
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pgrouting_contract::config::ProxyConfig;
 use pgrouting_contract::tls::ClientCertificate;
 use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
 use tracing::debug;
 
+use crate::auth::guesses::{Guesses, TooMany};
 use crate::auth::scram::{Binding, ScramFault, mock_salting};
 use crate::auth::verify::{ClientLogin, LoginFault, LoginStep};
 use crate::error::{ClientError, ErrorKind};
@@ -85,6 +89,8 @@ impl Entrance {
             put_negotiate(self.outbox.bytes(), startup.protocol(), &startup.protocol_options);
         }
         self.look_at_encryption(context, &startup.user)?;
+        let address = self.stream.tcp().peer_addr().map_err(|_| None)?.ip();
+        await_turn(context, worker, address, &startup.user).await?;
         let user = find_user(context, config, &startup.user).await?;
         let binding = self.tls.as_ref().and_then(|tls| tls.binding.clone());
         let mut login = ClientLogin::start(
@@ -101,10 +107,16 @@ impl Entrance {
             match login.take(&message, &nonce, self.outbox.bytes()) {
                 LoginStep::Continue => {}
                 LoginStep::Done => {
+                    guesses(context).succeeded(address, &startup.user, Instant::now());
                     visit::refuse_disabled(context, &startup)?;
                     return Ok((startup, counted));
                 }
-                LoginStep::Failed(fault) => return Err(Some(login_error(&startup.user, fault))),
+                LoginStep::Failed(fault) => {
+                    if fault == LoginFault::Password {
+                        guesses(context).failed(address, &startup.user, Instant::now());
+                    }
+                    return Err(Some(login_error(&startup.user, fault)));
+                }
             }
         }
     }
@@ -267,6 +279,37 @@ impl Entrance {
         debug!(%error, "a login failed");
         error.into_fatal().put(self.outbox.bytes());
         end::send_last(&mut self.stream, &mut self.outbox).await;
+    }
+}
+
+fn guesses(context: &Context) -> MutexGuard<'_, Guesses> {
+    context.guesses.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits before the password is looked at, where there were many wrong ones.
+async fn await_turn(
+    context: &Context,
+    worker: &Worker,
+    address: IpAddr,
+    user: &str,
+) -> Result<(), ClientError> {
+    let turn = guesses(context).turn(address, user, Instant::now());
+    if turn == Ok(Duration::ZERO) {
+        return Ok(());
+    }
+    worker.metrics.logins_delayed.add_one();
+    match turn {
+        Ok(wait) => {
+            // Boxed, so that the rare wait does not make every login larger.
+            Box::pin(sleep(wait)).await;
+            Ok(())
+        }
+        Err(TooMany) => Err(ClientError::fatal(
+            ErrorKind::Limit,
+            sqlstate::TOO_MANY_CONNECTIONS,
+            format!("too many failed logins of user \"{user}\" from this address"),
+        )
+        .with_hint("Wait a minute. The proxy's log at level debug says who fails to log in.")),
     }
 }
 

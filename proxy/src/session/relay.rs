@@ -411,7 +411,8 @@ fn take_error(client: &mut Client, server: &mut ServerConnection, seen: &mut See
         seen.misroutes += u64::from(is_misroute && client.routing.promises_reads());
     }
     let message = message.unwrap_or_default();
-    if client.pace.is_cancelled() && error_field(&message, b'C') == Some(sqlstate::QUERY_CANCELED.as_bytes()) {
+    if client.pace.is_cancelled() && error_field(&message, b'C') == Some(sqlstate::QUERY_CANCELED.as_bytes())
+    {
         let mut told = Vec::new();
         overdue::cancelled().put(&mut told);
         return Fate::Replace(told);

@@ -263,6 +263,12 @@ impl Routing {
         Decision { aim, why, verdict: segment.verdict, group }
     }
 
+    /// Who the session is.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
     fn is_primary_user(&self, split: &SplitConfig) -> bool {
         split.primary_users.iter().any(|name| **name == *self.user)
     }

@@ -53,6 +53,12 @@ pub async fn enter(
     let config = &view.active.config;
     let limit = config.pooling.client_login_timeout.get();
     let began = Instant::now();
+    // Whoever opens sockets and says nothing takes no more of them than clients have.
+    let Some(_entering) = context.roster.let_in(config.pooling.max_client_connections) else {
+        worker.metrics.logins_failed.add_one();
+        worker.metrics.count_error(ErrorKind::Limit);
+        return None;
+    };
     let mut entrance = Entrance::new(stream);
     let entered = tokio::select! {
         biased;

@@ -3,8 +3,12 @@
 use std::fs;
 
 use pgrouting_contract::config::{AuthConfig, Generation, PoolMode, ProxyConfig, Traffic};
+use pgrouting_contract::console::ConsoleConfig;
 use pgrouting_contract::duration::DurationText;
+use pgrouting_contract::stage::Stage;
+use pgrouting_contract::tls::ClientTlsMode;
 
+use super::support::certificates::{Ca, tls};
 use super::support::client::{Client, Login};
 use super::support::http::request;
 use super::support::message::query;
@@ -250,6 +254,54 @@ fn limits_users_and_names_change_without_a_broken_connection() {
     }
     poll("the surplus to be closed", || (database.backends().len() == 1).then_some(()));
     assert_eq!(proxy.report().servers[0].name, "renamed");
+}
+
+type Change = fn(&mut ProxyConfig);
+
+#[test]
+fn what_a_document_does_not_change_keeps_its_connections() {
+    let database = Database::create();
+    let other = Database::create();
+    let ca = Ca::new();
+    let mut config = document();
+    config.tls = tls(Some(ca.accepting(ClientTlsMode::Allow)), None);
+    let mut proxy = Proxy::start(config);
+    let mut client = proxy.client(&database);
+    let mut idle = proxy.client(&other);
+    let mut pids = || (client.backend(), idle.backend());
+    let before = pids();
+    let changes: [(&str, Change); 14] = [
+        ("another server", |config| config.servers.push(server("two", standby().port))),
+        ("its weight", |config| config.servers[1].weight = 7),
+        ("no other server", |config| config.servers.truncate(1)),
+        ("a user", |config| {
+            if let AuthConfig::UserList { users } = &mut config.auth {
+                users.push(user("other", &super::support::server::password_of("other")));
+            }
+        }),
+        ("no such user", |config| {
+            if let AuthConfig::UserList { users } = &mut config.auth {
+                users.pop();
+            }
+        }),
+        ("limits", |config| config.pooling.max_server_connections = 9),
+        ("limits of users", |config| config.pooling.max_server_connections_per_user = Some(3)),
+        ("times", |config| config.pooling.query_timeout = DurationText::from_secs(600)),
+        ("probes", |config| config.probe.interval = DurationText::from_millis(500)),
+        ("the stage", |config| config.stage = Stage::Split),
+        ("the share", |config| config.split.percent = 7),
+        ("the console", |config| config.console = Some(ConsoleConfig::default())),
+        ("TLS to clients", |config| config.tls = None),
+        ("the end", |config| config.drain_timeout = DurationText::from_secs(7)),
+    ];
+    for (what, change) in changes {
+        proxy.change(change);
+        assert_eq!(pids(), before, "{what}");
+    }
+    // What does change is renewed: settings that connections start with.
+    proxy.change(|config| drop(config.pooling.parameters.insert("work_mem".to_owned(), "5MB".to_owned())));
+    let after = pids();
+    assert!(after.0 != before.0 && after.1 != before.1);
 }
 
 #[test]

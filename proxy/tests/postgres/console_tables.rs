@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pgrouting_contract::config::PoolMode;
 use pgrouting_contract::stage::Stage;
 
-use super::support::client::Client;
+use super::support::client::{Client, Login};
 use super::support::console::{
     CONSOLE, Row, await_shown, columns, console, document_with_console, rows, show,
 };
@@ -278,7 +278,14 @@ fn the_document_is_shown_without_its_passwords() {
 fn the_mirror_is_shown_at_the_console_as_it_is_to_clients() {
     let database = Database::create();
     let proxy = Proxy::start(document_with_console());
-    let (mut admin, mut client) = (console(&proxy), proxy.client(&database));
+    let mut admin = console(&proxy);
+    // Statements of others are seen by those who may use the console.
+    let mut client = proxy.client(&database);
+    assert_eq!(client.run("SHOW MIRROR").sqlstate(), None);
+    for sql in ["SHOW MIRROR DIFFS", "SHOW MIRROR REPORT"] {
+        assert_eq!(client.try_query(sql).sqlstate().as_deref(), Some("42501"), "{sql}");
+    }
+    let mut client = Login::new(proxy.port, "app_b", &database.name).connect();
     for sql in ["SHOW MIRROR", "SHOW MIRROR DIFFS", "SHOW MIRROR REPORT"] {
         let (ours, theirs) = (admin.run(sql), client.run(sql));
         assert_eq!((ours.rows(), columns(&ours)), (theirs.rows(), columns(&theirs)), "{sql}");

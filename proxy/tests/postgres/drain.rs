@@ -3,24 +3,33 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgrouting_contract::duration::DurationText;
+use pgrouting_contract::tls::ClientTlsMode;
 
+use super::support::certificates::{Ca, tls};
 use super::support::message::{Answer, query};
 use super::support::poll;
 use super::support::proxy::{Proxy, pool_of, session_pool_of};
+use super::support::secure::Secure;
 use super::support::server::Database;
 
 #[test]
 fn clients_under_load_leave_between_transactions() {
     let database = Database::create();
     database.direct().run("CREATE TABLE tally(client int, n int)");
-    for config in [pool_of(3), session_pool_of(12)] {
+    let ca = Ca::new();
+    let mut over_tls = pool_of(3);
+    over_tls.tls = tls(Some(ca.accepting(ClientTlsMode::Require)), None);
+    for config in [pool_of(3), session_pool_of(12), over_tls] {
         database.admin().run("TRUNCATE tally");
+        let is_secure = config.tls.is_some();
         let mut proxy = Proxy::start(config);
         let begun = AtomicU32::new(0);
         let committed = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..8)
                 .map(|number| {
-                    let mut client = proxy.client(&database);
+                    let login = proxy.login(&database);
+                    let login = if is_secure { login.over(&Secure::new(&ca, None)) } else { login };
+                    let mut client = login.connect();
                     let begun = &begun;
                     scope.spawn(move || {
                         let mut committed = 0;

@@ -4,6 +4,7 @@ use pgrouting_contract::config::ProxyConfig;
 use pgrouting_contract::duration::DurationText;
 
 use super::support::client::Login;
+use super::support::console::{console, document_with_console, rows};
 use super::support::message::{execute, parse, query, sync, unnamed};
 use super::support::poll;
 use super::support::proxy::{Proxy, pool_of, session_pool_of};
@@ -77,9 +78,9 @@ fn a_server_that_does_not_stop_when_it_is_asked_to_is_left() {
     let rest = client.rest();
     assert_eq!(rest.sqlstate().as_deref(), Some("57014"));
     assert!(rest.error().contains("terminating connection"), "{}", rest.error());
-    database.admin().run(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'SELECT stubborn()'",
-    );
+    database
+        .admin()
+        .run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'SELECT stubborn()'");
 }
 
 #[test]
@@ -203,6 +204,23 @@ fn a_short_limit_breaks_nothing_off_that_has_just_come() {
 }
 
 #[test]
+fn the_console_shows_the_limits_under_the_names_that_are_known() {
+    let mut config = document_with_console();
+    config.pooling.max_client_connections_per_user = Some(30);
+    config.pooling.max_server_connections_per_user = Some(3);
+    config.pooling.query_timeout = SHORT;
+    let proxy = Proxy::start(config);
+    let mut admin = console(&proxy);
+    for (key, value) in
+        [("max_user_client_connections", "30"), ("max_user_connections", "3"), ("query_timeout", "0.2")]
+    {
+        assert_eq!(rows(&mut admin, "CONFIG", "key", key)[0]["value"], value, "{key}");
+    }
+    let user = &rows(&mut admin, "USERS", "name", "app_b")[0];
+    assert_eq!((&*user["max_user_connections"], &*user["max_user_client_connections"]), ("3", "30"));
+}
+
+#[test]
 fn a_user_and_a_database_have_clients_of_their_own() {
     let database = Database::create();
     let other = Database::create();
@@ -253,4 +271,97 @@ fn logins_requests_and_waits_have_histograms() {
     assert!(proxy.metric("pgrouting_proxy_query_seconds_count{target=\"primary\"}") > 0);
     assert_eq!(proxy.metric("pgrouting_proxy_query_seconds_count{target=\"replica\"}"), 0);
     assert!(proxy.metric("pgrouting_proxy_wait_seconds_count") >= 10);
+}
+
+#[test]
+fn a_user_has_a_share_of_the_server_connections_and_the_others_have_the_rest() {
+    let database = Database::create();
+    let other = Database::create();
+    let mut config = pool_of(3);
+    config.pooling.max_server_connections_per_user = Some(2);
+    config.pooling.checkout_timeout = DurationText::from_secs(20);
+    let mut proxy = Proxy::start(config);
+    let as_user = |proxy: &Proxy, user: &str, database: &Database| {
+        Login::new(proxy.port, user, &database.name).connect()
+    };
+    let mut holders: Vec<_> =
+        [&database, &other].into_iter().map(|database| as_user(&proxy, "app", database)).collect();
+    holders.iter_mut().for_each(|holder| drop(holder.run("BEGIN; SELECT 1")));
+    let mut waiting = as_user(&proxy, "app", &database);
+    waiting.send(&query("SELECT 'mine'"));
+    proxy.await_waiting(1);
+    // There is one connection left, and it is another user's, who passes by whoever waits for its own share.
+    let mut neighbour = as_user(&proxy, "app_b", &database);
+    assert_eq!(neighbour.column("SELECT 1"), ["1"]);
+    neighbour.run("BEGIN; SELECT 1");
+    holders[1].run("COMMIT");
+    assert_eq!(waiting.ready().column(), ["mine"], "the place of the other database's connection");
+    // A larger share counts for whoever waits already.
+    waiting.run("BEGIN; SELECT 1");
+    let mut more = as_user(&proxy, "app", &database);
+    more.send(&query("SELECT 'more'"));
+    proxy.await_waiting(1);
+    proxy.change(|config| {
+        config.pooling.max_server_connections = 4;
+        config.pooling.max_server_connections_per_user = Some(3);
+    });
+    assert_eq!(more.ready().column(), ["more"]);
+    // A smaller one closes what is over it.
+    proxy.change(|config| config.pooling.max_server_connections_per_user = Some(1));
+    waiting.run("COMMIT");
+    holders[0].run("COMMIT");
+    assert_eq!(more.column("SELECT 1"), ["1"]);
+    poll("one connection of app", || {
+        let mine = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND datname IN \
+                    (current_database(), 'OTHER') AND application_name <> 'pgrouting-proxy'";
+        let mine = mine.replace("OTHER", &other.name);
+        (database.admin().value(&mine).unwrap() == "1").then_some(())
+    });
+}
+
+#[test]
+fn whoever_guesses_passwords_is_slowed_down_and_nobody_else() {
+    let database = Database::create();
+    let proxy = with(|_| {});
+    let guess = || proxy.login(&database).password("wrong").refused();
+    (0..6).for_each(|_| assert_eq!(guess(), "28P01"));
+    assert_eq!(proxy.metric("pgrouting_proxy_logins_delayed_total"), 0);
+    // At the same time, each gets its turn or is turned away.
+    let refusals: Vec<String> = std::thread::scope(|scope| {
+        let guesses: Vec<_> = (0..12).map(|_| scope.spawn(guess)).collect();
+        guesses.into_iter().map(|guess| guess.join().unwrap()).collect()
+    });
+    let turned_away = refusals.iter().filter(|refusal| *refusal == "53300").count();
+    assert!(turned_away > 0 && refusals.iter().all(|refusal| ["28P01", "53300"].contains(&&**refusal)));
+    assert_eq!(proxy.metric("pgrouting_proxy_logins_delayed_total"), 12);
+    let mut other = Login::new(proxy.port, "app_b", &database.name).connect();
+    assert_eq!(other.column("SELECT 1"), ["1"]);
+    // An unknown user is no different.
+    let unknown = || Login::new(proxy.port, "nobody", &database.name).refused();
+    (0..6).for_each(|_| assert_eq!(unknown(), "28P01"));
+    assert_eq!(proxy.metric("pgrouting_proxy_logins_delayed_total"), 12);
+    unknown();
+    assert_eq!(proxy.metric("pgrouting_proxy_logins_delayed_total"), 13);
+    // Whoever knows the password waits for its turn too, and then has a clean slate.
+    let mut client = poll("the password is right", || {
+        super::support::client::Client::connect(&proxy.login(&database)).ok()
+    });
+    assert_eq!(client.column("SELECT 1"), ["1"]);
+    let delayed = proxy.metric("pgrouting_proxy_logins_delayed_total");
+    proxy.client(&database);
+    assert_eq!(proxy.metric("pgrouting_proxy_logins_delayed_total"), delayed);
+}
+
+#[test]
+fn sockets_that_say_nothing_take_no_client_s_place() {
+    let database = Database::create();
+    let proxy = with(|config| config.pooling.max_client_connections = 3);
+    let silent: Vec<_> =
+        (0..5).map(|_| std::net::TcpStream::connect(("127.0.0.1", proxy.port)).unwrap()).collect();
+    // Two too many: they are closed.
+    proxy.await_metric("pgrouting_proxy_logins_failed_total", 2);
+    drop(silent);
+    let mut client =
+        poll("a client", || super::support::client::Client::connect(&proxy.login(&database)).ok());
+    assert_eq!(client.column("SELECT 1"), ["1"]);
 }

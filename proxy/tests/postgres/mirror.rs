@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::thread::scope;
 
-use pgrouting_contract::config::PoolMode;
+use pgrouting_contract::config::{AuthConfig, PoolMode};
+use pgrouting_contract::console::ConsoleConfig;
 use pgrouting_contract::mirror::{MirrorConfig, MirrorReport, MirrorState, MirrorStatements};
 use pgrouting_contract::stage::Stage;
 
@@ -13,9 +14,9 @@ use super::support::message::{
     batch, bind, close, copy_data, copy_done, copy_fail, execute, parse, query, sync,
 };
 use super::support::poll;
-use super::support::proxy::{Proxy, document, server};
+use super::support::proxy::{Proxy, document, server, user};
 use super::support::random::Random;
-use super::support::server::{Database, catch_up, primary, standby};
+use super::support::server::{Database, catch_up, own_primary, password_of, primary, standby};
 
 /// A database, another one that its traffic is copied to, and a proxy in between.
 pub struct Pair {
@@ -31,6 +32,7 @@ pub fn pair(tables: &str, change: impl FnOnce(&mut MirrorConfig)) -> Pair {
     target.direct().run(tables);
     let mut config = document();
     config.stage = Stage::Mirror;
+    config.console = Some(ConsoleConfig { stats_users: vec!["app".to_owned()], ..ConsoleConfig::default() });
     let mut mirror = MirrorConfig::at("127.0.0.1".to_owned(), primary().port);
     mirror.database = Some(target.name.clone());
     mirror.statements = MirrorStatements::All;
@@ -483,6 +485,37 @@ fn differences_are_told_by_statement() {
     let text = request(pair.proxy.admin_port, "GET", "/mirror-report", &[], b"").unwrap().body;
     assert!(text.contains("3 differ") && !text.contains("zwei"), "{text}");
     assert_eq!(pair.proxy.metric("pgrouting_proxy_mirror_compared_total{verdict=\"rows\"}"), 2);
+}
+
+#[test]
+fn case_172_a_mirror_with_another_salt_for_the_same_password_is_logged_in_to() {
+    let (here, there) = (Database::create(), own_primary());
+    let password = |server: &mut Client| {
+        server.run("SET password_encryption = 'scram-sha-256'");
+        server.run("DROP ROLE IF EXISTS salted; CREATE ROLE salted LOGIN PASSWORD 'correct horse'");
+        server.value("SELECT rolpassword FROM pg_authid WHERE rolname = 'salted'").unwrap()
+    };
+    assert_ne!(
+        password(&mut here.admin()),
+        password(&mut there.admin("postgres")),
+        "each has a salt of its own"
+    );
+    let mut config = document();
+    config.auth = AuthConfig::UserList { users: vec![user("salted", "correct horse")] };
+    config.probe.user = Some(user("app", &password_of("app")));
+    config.stage = Stage::Mirror;
+    let mut mirror = MirrorConfig::at("127.0.0.1".to_owned(), there.port);
+    mirror.database = Some("postgres".to_owned());
+    config.mirror = Some(mirror);
+    let proxy = Proxy::start(config);
+    let mut login = proxy.login(&here).password("correct horse");
+    login.user = "salted".to_owned();
+    assert_eq!(login.connect().column("SELECT 1"), ["1"]);
+    let report = poll("the copy", || {
+        let report = proxy.report().mirror.unwrap();
+        (report.mirrored + report.dropped.values().sum::<u64>() > 0).then_some(report)
+    });
+    assert_eq!((report.mirrored, report.state), (1, MirrorState::Running), "{report:?}");
 }
 
 #[test]

@@ -63,7 +63,8 @@ pub fn databases(sources: &Sources) -> Vec<Vec<Value>> {
     let clients = sources.pools.by(|counts| counts.database.clone());
     let clients_of = |database: &str| clients.get(database).map_or(0, |totals| totals.clients);
     let connections: Vec<_> = view.pools.iter().map(|pool| (pool, pool.connections())).collect();
-    let max_clients = view.active.config.pooling.max_client_connections;
+    let pooling = &view.active.config.pooling;
+    let max_clients = pooling.max_client_connections_per_database.unwrap_or(pooling.max_client_connections);
     let lifetime = view.active.config.pooling.server_lifetime.get().as_secs();
     let mut rows = Vec::new();
     for name in names(sources) {

@@ -119,6 +119,8 @@ pub fn pools(sources: &Sources) -> Vec<Vec<Value>> {
 pub fn users(sources: &Sources) -> Vec<Vec<Value>> {
     let clients = sources.pools.by(|counts| counts.user.clone());
     let servers = servers(sources, |identity| identity.user.clone());
+    let view = sources.view();
+    let pooling = &view.active.config.pooling;
     let row = |user: String| {
         let (active, idle) = servers.get(&user).copied().unwrap_or_default();
         let clients = clients.get(&user).map_or(0, |totals| totals.clients);
@@ -127,9 +129,9 @@ pub fn users(sources: &Sources) -> Vec<Vec<Value>> {
             "".into(),
             "".into(),
             Value::Null,
-            0_u64.into(),
+            pooling.max_server_connections_per_user.unwrap_or_default().into(),
             (active + idle).into(),
-            0_u64.into(),
+            pooling.max_client_connections_per_user.unwrap_or_default().into(),
             clients.into(),
         ]
     };

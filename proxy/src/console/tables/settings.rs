@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgrouting_contract::config::{PoolMode, ProxyConfig};
+use pgrouting_contract::duration::DurationText;
 use serde_json::Value as Json;
 
 use crate::console::history::PERIOD;
@@ -44,22 +45,30 @@ fn familiar(config: &ProxyConfig, sources: &Sources) -> Vec<(&'static str, Strin
         PoolMode::Transaction => "transaction",
         PoolMode::Session => "session",
     };
+    let number = |limit: Option<u32>| limit.unwrap_or_default().to_string();
+    let seconds = |time: DurationText| time.get().as_secs_f64().to_string();
     vec![
         ("admin_users", console.admin_users.join(",")),
+        ("client_idle_timeout", seconds(pooling.client_idle_timeout)),
         ("client_login_timeout", pooling.client_login_timeout.get().as_secs().to_string()),
         ("default_pool_size", pooling.max_server_connections.to_string()),
+        ("idle_transaction_timeout", seconds(pooling.idle_transaction_timeout)),
         ("listen_addr", address.to_owned()),
         ("listen_port", port.to_owned()),
         ("max_client_conn", pooling.max_client_connections.to_string()),
+        ("max_db_client_connections", number(pooling.max_client_connections_per_database)),
         ("max_db_connections", "0".to_owned()),
-        ("max_user_connections", "0".to_owned()),
+        ("max_user_client_connections", number(pooling.max_client_connections_per_user)),
+        ("max_user_connections", number(pooling.max_server_connections_per_user)),
         ("pool_mode", mode.to_owned()),
+        ("query_timeout", seconds(pooling.query_timeout)),
         ("query_wait_timeout", console.pause_timeout.get().as_secs().to_string()),
         ("server_connect_timeout", pooling.connect_timeout.get().as_secs().to_string()),
         ("server_idle_timeout", pooling.server_idle_timeout.get().as_secs().to_string()),
         ("server_lifetime", pooling.server_lifetime.get().as_secs().to_string()),
         ("stats_period", PERIOD.as_secs().to_string()),
         ("stats_users", console.stats_users.join(",")),
+        ("transaction_timeout", seconds(pooling.transaction_timeout)),
     ]
 }
 
