@@ -111,6 +111,19 @@ pub struct PgRoutingPoolSpec {
     /// Another database that gets a copy of the traffic, at the stage Mirror, which needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<Mirror>,
+    /// Whether the operator acts on the spec.
+    #[serde(default)]
+    pub reconciliation: Reconciliation,
+}
+
+/// Whether the operator acts on the spec.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reconciliation {
+    /// It does.
+    #[default]
+    Active,
+    /// It leaves the pool's objects and its proxies as they are, and only writes the status.
+    Suspended,
 }
 
 /// The PostgreSQL servers. Which of them is the primary is found out by asking them.
@@ -302,6 +315,10 @@ pub enum AuthType {
 
 /// The Services that clients connect to.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[x_kube(validation = Rule::new("!has(self.loadBalancerClass) || self.type == 'LoadBalancer'")
+    .message("loadBalancerClass needs type LoadBalancer").field_path(".loadBalancerClass"))]
+#[x_kube(validation = Rule::new("!has(self.externalTrafficPolicy) || self.type != 'ClusterIP'")
+    .message("externalTrafficPolicy needs type NodePort or LoadBalancer").field_path(".externalTrafficPolicy"))]
 #[serde(rename_all = "camelCase")]
 pub struct PoolService {
     /// Their type.
@@ -315,6 +332,19 @@ pub struct PoolService {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "annotations_schema")]
     pub annotations: BTreeMap<String, String>,
+    /// Which load balancer serves them; with type LoadBalancer. Kubernetes lets nobody change it afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub load_balancer_class: Option<String>,
+    /// Whether what comes from outside the cluster may go to a pod of another node; with types NodePort and LoadBalancer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_traffic_policy: Option<ExternalTrafficPolicy>,
+    /// Which pods a client's connection goes to first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic_distribution: Option<TrafficDistribution>,
+    /// Whether they have addresses of one family or of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip_family_policy: Option<IpFamilyPolicy>,
     /// Further Services: `<name>-primary` for Primary, `<name>-readonly` for ReadOnly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
@@ -346,6 +376,72 @@ impl ServiceType {
     }
 }
 
+/// Where what comes from outside the cluster may go.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExternalTrafficPolicy {
+    /// To every pod.
+    Cluster,
+    /// To the pods of the node that it arrives at; the client's address stays to be seen.
+    Local,
+}
+
+/// Which pods a connection goes to first.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrafficDistribution {
+    /// Those in the client's zone.
+    PreferSameZone,
+    /// Those on the client's node.
+    PreferSameNode,
+    /// Those in the client's zone, by the older word.
+    PreferClose,
+}
+
+/// How many families of addresses a Service has.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IpFamilyPolicy {
+    /// One.
+    SingleStack,
+    /// Both, where the cluster has both.
+    PreferDualStack,
+    /// Both.
+    RequireDualStack,
+}
+
+impl ExternalTrafficPolicy {
+    /// The name as it stands in a Service.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "Cluster",
+            Self::Local => "Local",
+        }
+    }
+}
+
+impl TrafficDistribution {
+    /// The name as it stands in a Service.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PreferSameZone => "PreferSameZone",
+            Self::PreferSameNode => "PreferSameNode",
+            Self::PreferClose => "PreferClose",
+        }
+    }
+}
+
+impl IpFamilyPolicy {
+    /// The name as it stands in a Service.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SingleStack => "SingleStack",
+            Self::PreferDualStack => "PreferDualStack",
+            Self::RequireDualStack => "RequireDualStack",
+        }
+    }
+}
+
 /// A further Service of a pool.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Endpoint {
@@ -373,6 +469,10 @@ impl Default for PoolService {
             kind: ServiceType::ClusterIP,
             port: default_port(),
             annotations: BTreeMap::new(),
+            load_balancer_class: None,
+            external_traffic_policy: None,
+            traffic_distribution: None,
+            ip_family_policy: None,
             endpoints: Vec::new(),
         }
     }

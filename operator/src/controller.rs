@@ -66,6 +66,7 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
     let (pods, pod_events) = watched(watch.api(), ours, watch.name("pods"), watch.health);
     let (endpoint_slices, slice_events) =
         watched(watch.api(), wide, watch.name("endpointslices"), watch.health);
+    operator.fleet.add(pools.clone());
     let context = Arc::new(Context {
         caches: Caches {
             owned: OwnedStores { deployments, services, service_accounts, disruption_budgets },

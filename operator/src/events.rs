@@ -43,6 +43,7 @@ pub fn events_between(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoo
     events.reverse();
     events.retain(|event| reasons.insert(event.reason.clone()));
     events.reverse();
+    events.extend(traffic_changed(before, after));
     events.extend(config_applied(before, after));
     events.extend(primary_changed(before, after));
     events.extend(servers_changed(before, after));
@@ -61,10 +62,28 @@ fn is_bad(condition: &PoolCondition) -> bool {
 fn is_expected(condition: &PoolCondition) -> bool {
     match condition.kind.as_str() {
         "SplitActive" => matches!(condition.reason.as_str(), "StagePoolingOnly" | "ConfigNotApplied"),
-        "Progressing" => true,
+        // What the spec asks for, and what passes by itself.
+        "Progressing" | "TrafficOpen" | "ReconciliationActive" | "ImageCurrent" => true,
         "Stalled" => condition.reason == "GateFailed",
         _ => false,
     }
+}
+
+/// Clients are held back, or are served again.
+fn traffic_changed(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolStatus) -> Option<PoolEvent> {
+    let condition = find(after, "TrafficOpen")?;
+    let known = before.and_then(|status| find(status, "TrafficOpen"))?;
+    let reason = match (known.status, condition.status) {
+        (ConditionStatus::True, ConditionStatus::False) => "TrafficPaused",
+        (ConditionStatus::False, ConditionStatus::True) => "TrafficResumed",
+        (_, _) => return None,
+    };
+    Some(PoolEvent {
+        is_warning: false,
+        reason: reason.to_owned(),
+        action: "Traffic".to_owned(),
+        note: condition.message.clone(),
+    })
 }
 
 /// Once for each document.

@@ -8,7 +8,9 @@ pub mod dns;
 pub mod events;
 #[cfg(test)]
 mod fixtures;
+pub mod fleet;
 pub mod health;
+pub mod images;
 pub mod installed;
 pub mod lease;
 pub mod memory;

@@ -9,6 +9,7 @@ use kube::{Client, Config};
 use pgrouting_operator::controller;
 use pgrouting_operator::controller::pass::Operator;
 use pgrouting_operator::dns::Dns;
+use pgrouting_operator::fleet::Fleet;
 use pgrouting_operator::lease::{self, LeaseSettings};
 use pgrouting_operator::metrics::Metrics;
 use pgrouting_operator::settings::{LogFormat, Settings};
@@ -78,6 +79,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
     tasks.spawn(dns.clone().run(stop.clone()));
     let operator = Operator {
         missing_parts,
+        fleet: Fleet::default(),
         dns: dns.clone(),
         recorder: Recorder::new(client.clone(), reporter),
         client,

@@ -64,6 +64,8 @@ pub struct PodState {
     pub is_ready: bool,
     /// Whether it runs the document.
     pub sync: PodSync,
+    /// Whether no client holds a server connection of it; absent where it does not say.
+    pub is_drained: Option<bool>,
 }
 
 /// Whether a pod runs the document.
@@ -167,7 +169,10 @@ pub fn observe(
             .map(|pod| {
                 let name = pod.name_any();
                 let sync = pod_sync(pod, by_pod.get(name.as_str()).copied(), document, now);
-                PodState { name, is_ready: is_ready(pod), sync }
+                let report = by_pod.get(name.as_str()).and_then(|answer| answer.report.as_ref().ok());
+                let is_drained =
+                    report.map(|report| report.servers.iter().all(|server| server.connections_active == 0));
+                PodState { name, is_ready: is_ready(pod), sync, is_drained }
             })
             .collect(),
         servers: servers.iter().map(|server| server_view(server, &reports)).collect(),

@@ -163,6 +163,20 @@ impl ProxyAccess {
         document: &Document,
         metrics: &Metrics,
     ) -> Vec<ProxyAnswer> {
+        self.each(pods, Some(document), metrics).await
+    }
+
+    /// Asks every pod and gives none a document. In the order of `pods`.
+    pub async fn ask(&self, pods: &[ProxyAddress], metrics: &Metrics) -> Vec<ProxyAnswer> {
+        self.each(pods, None, metrics).await
+    }
+
+    async fn each(
+        &self,
+        pods: &[ProxyAddress],
+        document: Option<&Document>,
+        metrics: &Metrics,
+    ) -> Vec<ProxyAnswer> {
         let mut answers: Vec<(usize, ProxyAnswer)> = futures::stream::iter(pods.iter().cloned().enumerate())
             .map(|(index, pod)| async move { (index, self.converge_one(&pod, document, metrics).await) })
             .buffer_unordered(PODS_AT_ONCE)
@@ -172,7 +186,12 @@ impl ProxyAccess {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    async fn converge_one(&self, pod: &ProxyAddress, document: &Document, metrics: &Metrics) -> ProxyAnswer {
+    async fn converge_one(
+        &self,
+        pod: &ProxyAddress,
+        document: Option<&Document>,
+        metrics: &Metrics,
+    ) -> ProxyAnswer {
         let mut push = None;
         let talk = self.talk(pod, document, metrics, &mut push);
         let report = match tokio::time::timeout(pod.patience.longest(), talk).await {
@@ -185,7 +204,7 @@ impl ProxyAccess {
     async fn talk(
         &self,
         pod: &ProxyAddress,
-        document: &Document,
+        document: Option<&Document>,
         metrics: &Metrics,
         push: &mut Option<ConfigAnswer>,
     ) -> Result<ProxyReport, ProxyError> {
@@ -205,14 +224,14 @@ impl ProxyAccess {
     async fn report_and_push(
         &self,
         mut connection: SendRequest<Full<Bytes>>,
-        document: &Document,
+        document: Option<&Document>,
         metrics: &Metrics,
         push: &mut Option<ConfigAnswer>,
     ) -> Result<ProxyReport, ProxyError> {
         let report = pull_report(&mut connection).await?;
-        if report.config.hash == document.hash {
+        let Some(document) = document.filter(|document| document.hash != report.config.hash) else {
             return Ok(report);
-        }
+        };
         let timer = metrics.config_push_duration_seconds.start_timer();
         let answer = self.push(&mut connection, document).await;
         timer.observe_duration();

@@ -26,6 +26,7 @@ use crate::time::whole_seconds;
 
 pub mod condition;
 pub mod findings;
+pub mod fleet;
 pub mod found;
 pub mod mirror;
 pub mod rollout;
@@ -57,7 +58,7 @@ pub fn status(
         config: config(before, found, now),
         proxies: Some(ProxiesStatus {
             summary: format!("{}/{}", observation.ready_replicas, found.replicas_wanted),
-            image: found.image.to_owned(),
+            image: found.image.unwrap_or(&found.images.image).to_owned(),
             out_of_sync: out_of_sync(before, observation, now),
         }),
         backends: backends(before, found, now),

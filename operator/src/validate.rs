@@ -63,6 +63,8 @@ pub struct ValidatedPool {
     pub console: Console,
     /// How connections are shared.
     pub pooling: Pooling,
+    /// Pods that share limits of the fleet: those that there are or should be.
+    pub sharing_pods: u32,
     /// Each proxy's part of `pooling.maxServerConnections`.
     pub server_connections_per_proxy: u32,
     /// The pods.
@@ -130,12 +132,14 @@ pub struct InvalidSpec {
 }
 
 /// What kind of mistake a spec has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpecFault {
     /// A field makes no sense: a person must edit the spec.
     Field,
     /// There is no server to build for yet: this may pass by itself.
     NoServers,
+    /// There is a Secret missing without which nobody could log in, and no pod yet that lives on what was before.
+    NoLogins(Vec<CredentialsFault>),
 }
 
 /// Where the users Secret is mounted in a pod.
@@ -184,10 +188,16 @@ pub fn validate(
         return Err(InvalidSpec { fault: SpecFault::NoServers, reasons: backend_faults });
     }
     let (user_files, mut credential_faults) = user_files(refs);
+    let is_unknown = |reference: &CredentialsSecret| !is_known(reference, &user_files);
+    if refs.previous.is_none() && login_secrets(pool).iter().any(is_unknown) {
+        let reasons = credential_faults.iter().map(ToString::to_string).collect();
+        return Err(InvalidSpec { fault: SpecFault::NoLogins(credential_faults), reasons });
+    }
     let tls = tls(spec, refs, USERS_MOUNT);
     credential_faults.extend(tls.faults.iter().cloned());
     let (auth, probe_user) = logins(pool, refs, &user_files);
-    let each = |limit| share(limit, spec.proxy.replicas, refs.live_pods);
+    let sharing_pods = sharing_pods(spec.proxy.replicas, refs.live_pods);
+    let each = |limit| share(limit, sharing_pods);
     let login = mirror_login(pool, &user_files);
     let (mirror, stage) = mirror(spec, position, login, &tls.mirror, refs.previous.as_ref(), each);
     Ok(ValidatedPool {
@@ -208,6 +218,7 @@ pub fn validate(
         mirror,
         console: spec.console.clone(),
         pooling: spec.pooling.clone(),
+        sharing_pods,
         server_connections_per_proxy: each(spec.pooling.max_server_connections),
         proxy: ValidatedProxy {
             replicas: spec.proxy.replicas,
@@ -437,10 +448,14 @@ fn user_config(stem: &str) -> UserConfig {
     }
 }
 
-/// Each proxy's part of a limit that counts for the fleet: pods that start or leave hold connections too.
-fn share(limit: u32, replicas: i32, live_pods: u32) -> u32 {
-    let proxies = live_pods.max(u32::try_from(replicas).unwrap_or(0)).max(1);
-    (limit / proxies).max(1)
+/// Pods that start or leave hold connections too.
+fn sharing_pods(replicas: i32, live_pods: u32) -> u32 {
+    live_pods.max(u32::try_from(replicas).unwrap_or(0)).max(1)
+}
+
+/// Each proxy's part of a limit that counts for the fleet.
+fn share(limit: u32, pods: u32) -> u32 {
+    (limit / pods).max(1)
 }
 
 #[cfg(test)]

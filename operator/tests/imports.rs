@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 60] = [
     ("names", &[], &[]),
     ("time", &[], &[]),
     ("position", &["time"], &["crds", "contract"]),
@@ -18,6 +18,8 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
     ("lease", &[], &[]),
     ("watches", &["metrics"], &[]),
     ("dns", &[], &[]),
+    ("images", &[], &["crds"]),
+    ("fleet", &["images", "watches"], &["crds"]),
     ("resolve/files", &[], &["crds"]),
     ("resolve", &["dns", "names", "resolve/files"], &["crds", "contract"]),
     ("validate/tls", &["names", "certificates", "resolve", "resolve/files"], &["crds", "contract"]),
@@ -102,12 +104,13 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
     ),
     ("prometheus_query", &["rollout/stand"], &[]),
     ("settings", &["prometheus_query"], &[]),
-    ("status/condition", &["time"], &["crds"]),
+    ("status/condition", &["images", "time"], &["crds"]),
     (
         "status/found",
-        &["resolve", "validate/tls", "desired/config_map", "apply", "observe", "rollout/progress"],
+        &["images", "resolve", "validate/tls", "desired/config_map", "apply", "observe", "rollout/progress"],
         &["crds"],
     ),
+    ("status/fleet", &["images", "observe", "status/condition", "status/found"], &["crds", "contract"]),
     (
         "status/rollout",
         &["position", "rollout/progress", "status/condition", "status/found"],
@@ -125,6 +128,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
             "apply",
             "observe",
             "status/condition",
+            "status/fleet",
             "status/found",
             "status/mirror",
             "status/rollout",
@@ -183,6 +187,8 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
         "controller/pass",
         &[
             "dns",
+            "fleet",
+            "images",
             "names",
             "metrics",
             "lease",
@@ -220,8 +226,9 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
 ];
 
 /// Steps without I/O: no client, no async, no clock.
-const PURE: [&str; 29] = [
+const PURE: [&str; 31] = [
     "names",
+    "images",
     "position",
     "rollout",
     "rollout/compared",
@@ -248,6 +255,7 @@ const PURE: [&str; 29] = [
     "desired/disruption_budget",
     "desired/deployment",
     "status/findings",
+    "status/fleet",
     "status/mirror",
     "status/rollout",
 ];

@@ -40,6 +40,20 @@ pub struct Pooling {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "settings_schema")]
     pub parameters: BTreeMap<String, String>,
+    /// Whether clients are served. While it is Paused, transactions under way end and clients stay connected; what they
+    /// send waits.
+    #[serde(default)]
+    pub traffic: Traffic,
+}
+
+/// Whether clients are served.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Traffic {
+    /// They are.
+    #[default]
+    Open,
+    /// Transactions under way end; what comes next waits.
+    Paused,
 }
 
 /// When a server connection goes back to the pool.
@@ -73,6 +87,7 @@ impl Default for Pooling {
             server_idle_timeout: default_server_idle_timeout(),
             server_lifetime: default_server_lifetime(),
             parameters: BTreeMap::new(),
+            traffic: Traffic::Open,
         }
     }
 }

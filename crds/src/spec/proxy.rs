@@ -18,6 +18,9 @@ pub struct Proxy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub image: Option<String>,
+    /// What becomes of pods that run the operator's default image when that changes.
+    #[serde(default)]
+    pub image_updates: ImageUpdates,
     /// When the image is pulled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
@@ -43,6 +46,16 @@ pub struct Proxy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub service_account_name: Option<String>,
+}
+
+/// What becomes of pods that run the operator's default image when that changes.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ImageUpdates {
+    /// They are replaced, one pool at a time.
+    #[default]
+    Automatic,
+    /// They stay as they are, and the status says that there is another image.
+    Manual,
 }
 
 /// When an image is pulled.
@@ -96,6 +109,7 @@ impl Default for Proxy {
         Self {
             replicas: default_replicas(),
             image: None,
+            image_updates: ImageUpdates::Automatic,
             image_pull_policy: None,
             image_pull_secrets: Vec::new(),
             resources: None,

@@ -12,7 +12,7 @@ use kube::core::DeserializeGuard;
 use kube::runtime::events::Recorder;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt as _};
-use pgrouting_crds::spec::PgRoutingPool;
+use pgrouting_crds::spec::{PgRoutingPool, Reconciliation};
 use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::{ConditionStatus, PgRoutingPoolStatus};
 use tokio::sync::watch;
@@ -24,6 +24,8 @@ use crate::desired::config_map::Document;
 use crate::desired::{DesiredError, DesiredObjects, desired};
 use crate::dns::Dns;
 use crate::events::{events_between, publish};
+use crate::fleet::Fleet;
+use crate::images::{image_of, is_rolled_out, plan};
 use crate::lease::Epoch;
 use crate::memory::PoolMemory;
 use crate::metrics::Metrics;
@@ -33,7 +35,7 @@ use crate::position::{Position, enter};
 use crate::prometheus_query::PrometheusUrl;
 use crate::proxies::AccessError;
 use crate::resolve::{ResolveError, ResolveStores, ResolvedRefs, resolve};
-use crate::status::found::{Found, SpecVerdict};
+use crate::status::found::{Budget, Found, SpecVerdict};
 use crate::status::{StatusError, forbidden, read, status, unreadable, write, write_conditions};
 use crate::validate::{InvalidSpec, SpecFault, ValidatedPool, validate};
 use crate::watches::WatchHealth;
@@ -56,6 +58,8 @@ pub struct Operator {
     pub epoch: watch::Receiver<Option<Epoch>>,
     /// Whether the watches run.
     pub health: WatchHealth,
+    /// All pools of all scopes.
+    pub fleet: Fleet,
     /// What the installed definition lacks.
     pub missing_parts: watch::Receiver<Vec<String>>,
     /// Host names that pools take their servers from.
@@ -149,7 +153,17 @@ pub async fn pass(
     // 2 and 3. What there should be (pure), the rollout as far as the spec alone decides on it.
     let before = memory.written.as_ref().or(pool.status.as_ref()).and_then(|status| status.rollout.clone());
     let entered = enter(before.as_ref(), refs.previous.as_ref(), &pool.spec, Timestamp::now());
-    let built = build(pool, &refs, &Position::of(&entered), &operator.proxy_image)?;
+    let running = known_deployment(pool, caches);
+    let images = plan(
+        pool,
+        running.as_ref().and_then(image_of),
+        || operator.fleet.members(&operator.health),
+        &operator.proxy_image,
+    );
+    let built = match pool.spec.reconciliation {
+        Reconciliation::Active => build(pool, &refs, &Position::of(&entered), &images.image)?,
+        Reconciliation::Suspended => Err(SpecVerdict::Suspended),
+    };
     // 4. Write it (writes the API).
     let effect = Box::pin(put_into_effect(pool, built, &refs, &pods, operator, caches, memory)).await;
     // 5. Push it to the proxies that run another document, and hear what they say.
@@ -157,7 +171,10 @@ pub async fn pass(
         (Some(access), Some(document)) => {
             let has_changed = memory.has_just_changed();
             let proxies = addresses(&pods, &memory.silent, has_changed);
-            access.converge(&proxies, document, &operator.metrics).await
+            match effect.verdict {
+                SpecVerdict::Suspended => access.ask(&proxies, &operator.metrics).await,
+                _ => access.converge(&proxies, document, &operator.metrics).await,
+            }
         }
         (None, _) | (_, None) => Vec::new(),
     };
@@ -180,12 +197,21 @@ pub async fn pass(
             };
             Some(judged.decide(memory))
         }
-        SpecVerdict::Invalid(_) | SpecVerdict::InvalidParameter(_) | SpecVerdict::NoServers(_) => None,
+        SpecVerdict::Invalid(_)
+        | SpecVerdict::InvalidParameter(_)
+        | SpecVerdict::NoServers(_)
+        | SpecVerdict::NoLogins(_)
+        | SpecVerdict::Suspended => None,
     };
     let has_moved = decision.as_ref().is_some_and(|decision| has_moved(&entered, &decision.rollout));
     // 7. Say so (writes the status).
     let missing_parts = operator.missing_parts.borrow().clone();
     let replicas_wanted = pool.spec.proxy.replicas;
+    let credential_faults = match (&effect.validated, &effect.verdict) {
+        (Some(validated), _) => &validated.credential_faults[..],
+        (None, SpecVerdict::NoLogins(faults)) => &faults.clone()[..],
+        (None, _) => &[],
+    };
     let found = Found {
         generation: pool.metadata.generation,
         target: pool.spec.rollout.stage,
@@ -195,12 +221,18 @@ pub async fn pass(
         verdict: effect.verdict,
         document: effect.document.as_ref(),
         backend_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.backend_faults),
-        credential_faults: effect.validated.as_ref().map_or(&[], |validated| &validated.credential_faults),
+        credential_faults,
         certificate_ends: effect.validated.as_ref().map_or(&[], |validated| &validated.tls.ends),
         apply_faults: &effect.faults,
         missing_parts: &missing_parts,
         observation: &observation,
-        image: pool.spec.proxy.image.as_deref().unwrap_or(&operator.proxy_image),
+        images: &images,
+        image: effect.deployment.as_ref().and_then(image_of),
+        is_rolled_out: effect.deployment.as_ref().is_some_and(is_rolled_out),
+        budget: effect.validated.as_ref().map(|validated| Budget {
+            connections: validated.pooling.max_server_connections,
+            pods: validated.sharing_pods,
+        }),
         replicas_wanted,
         selector: PoolNames(&pool.name_any()).selector_text(),
     };
@@ -216,7 +248,7 @@ pub async fn pass(
     }
     // What waits for a person is looked at as seldom as what is settled.
     let is_moving = effect.faults.is_empty() && observation.is_unsettled(replicas_wanted);
-    let pause = memory.next_look(is_moving);
+    let pause = memory.next_look(is_moving).min(images.next_look());
     let is_judging = decision.is_some_and(|decision| decision.progress.is_under_way());
     // A gate that fails at once is to be seen at once.
     let judging_period = pool.spec.rollout.evaluation_period.get().min(JUDGING_PERIOD * 5) / 5;
@@ -238,6 +270,7 @@ fn build(
             return Ok(Err(match fault {
                 SpecFault::Field => SpecVerdict::Invalid(reasons),
                 SpecFault::NoServers => SpecVerdict::NoServers(reasons),
+                SpecFault::NoLogins(faults) => SpecVerdict::NoLogins(faults),
             }));
         }
     };
@@ -281,13 +314,8 @@ async fn put_into_effect(
     caches: &Caches,
     memory: &mut PoolMemory,
 ) -> Effect {
-    let (namespace, name) = (pool.namespace().unwrap_or_default(), pool.name_any());
+    let known = known_deployment(pool, caches);
     let last_good = || refs.previous.clone().map(Document::new);
-    let reference = ObjectRef::new(&PoolNames(&name).proxy()).within(&namespace);
-    let known_deployment = || {
-        let known = caches.owned.deployments.get(&reference);
-        known.filter(|known| is_owned(&**known, pool)).map(|known| (*known).clone())
-    };
     let known_admin = || refs.admin.clone().filter(|admin| is_owned(admin, pool));
     let (validated, objects) = match built {
         Ok(built) => built,
@@ -296,7 +324,7 @@ async fn put_into_effect(
                 verdict,
                 validated: None,
                 document: last_good(),
-                deployment: known_deployment(),
+                deployment: known,
                 admin: known_admin(),
                 faults: Vec::new(),
             };
@@ -309,7 +337,7 @@ async fn put_into_effect(
         &caches.owned,
         &operator.metrics,
         &mut memory.applied,
-        namespace,
+        pool.namespace().unwrap_or_default(),
         owner,
     );
     let applied = Box::pin(applier.apply(objects, refs, pods)).await;
@@ -317,10 +345,18 @@ async fn put_into_effect(
         verdict: SpecVerdict::Accepted,
         validated: Some(validated),
         document: applied.document.or_else(last_good),
-        deployment: applied.deployment.or_else(known_deployment),
+        deployment: applied.deployment.or(known),
         admin: applied.admin.or_else(known_admin),
         faults: applied.faults,
     }
+}
+
+/// The pool's Deployment, as the cache has it.
+fn known_deployment(pool: &PgRoutingPool, caches: &Caches) -> Option<Deployment> {
+    let namespace = pool.namespace().unwrap_or_default();
+    let reference = ObjectRef::new(&PoolNames(&pool.name_any()).proxy()).within(&namespace);
+    let known = caches.owned.deployments.get(&reference)?;
+    is_owned(&*known, pool).then(|| (*known).clone())
 }
 
 fn is_owned<K: Resource>(object: &K, pool: &PgRoutingPool) -> bool {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use pgrouting_contract::config::{
     AdminTls, AuthConfig, ConfigHash, DOCUMENT_BYTES_MAX, Generation, InvalidConfig, PinPolicy, PoolMode,
-    PoolingConfig, ProbeConfig, ProcessConfig, ProxyConfig,
+    PoolingConfig, ProbeConfig, ProcessConfig, ProxyConfig, Traffic,
 };
 use pgrouting_contract::console::ConsoleConfig;
 use pgrouting_contract::duration::DurationText;
@@ -106,6 +106,10 @@ pub fn document(
             server_idle_timeout: duration_text(pool.pooling.server_idle_timeout.get()),
             server_lifetime: duration_text(pool.pooling.server_lifetime.get()),
             parameters: pool.pooling.parameters.clone(),
+            traffic: match pool.pooling.traffic {
+                pooling::Traffic::Open => Traffic::Open,
+                pooling::Traffic::Paused => Traffic::Paused,
+            },
             ..PoolingConfig::default()
         },
         mirror: pool.mirror.clone(),

@@ -64,10 +64,19 @@ fn service(pool: &ValidatedPool, name: String, target_port: &str) -> Service {
                 protocol: Some("TCP".to_owned()),
                 ..ServicePort::default()
             }]),
+            load_balancer_class: pool.service.load_balancer_class.clone(),
+            external_traffic_policy: text(pool.service.external_traffic_policy.map(|policy| policy.as_str())),
+            traffic_distribution: text(pool.service.traffic_distribution.map(|wanted| wanted.as_str())),
+            ip_family_policy: text(pool.service.ip_family_policy.map(|policy| policy.as_str())),
             ..ServiceSpec::default()
         }),
         ..Service::default()
     }
+}
+
+/// What the pool leaves open is the API server's to fill in, and is never written here.
+fn text(word: Option<&'static str>) -> Option<String> {
+    word.map(str::to_owned)
 }
 
 /// The pods' ServiceAccount, without a token; none when the pool names its own.

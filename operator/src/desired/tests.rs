@@ -425,3 +425,155 @@ fn impossible_setting_is_an_error_that_names_it() {
     let error = desired(&validated(&pool, &refs), &refs, 0, at(0)).unwrap_err();
     assert!(error.to_string().contains("pooling.parameters: \"a b\""), "{error}");
 }
+
+/// What each field of `spec.service` is in the Service of clients; what nobody asked for is left to the API server, so that
+/// nothing that it fills in (clusterIP, nodePort, families) is ever written.
+#[test]
+fn fields_of_the_service_are_in_it_and_all_else_is_left_to_the_api_server() {
+    let service =
+        |spec: &str| json_of(&built(&format!("{SMALL}service: {spec}")).services[0])["spec"].clone();
+    for (spec, field, expected) in [
+        (
+            "{type: LoadBalancer, loadBalancerClass: example.org/lb}",
+            "loadBalancerClass",
+            json!("example.org/lb"),
+        ),
+        ("{type: NodePort, externalTrafficPolicy: Local}", "externalTrafficPolicy", json!("Local")),
+        ("{type: LoadBalancer, externalTrafficPolicy: Cluster}", "externalTrafficPolicy", json!("Cluster")),
+        ("{trafficDistribution: PreferSameZone}", "trafficDistribution", json!("PreferSameZone")),
+        ("{trafficDistribution: PreferSameNode}", "trafficDistribution", json!("PreferSameNode")),
+        ("{trafficDistribution: PreferClose}", "trafficDistribution", json!("PreferClose")),
+        ("{ipFamilyPolicy: PreferDualStack}", "ipFamilyPolicy", json!("PreferDualStack")),
+        ("{ipFamilyPolicy: RequireDualStack}", "ipFamilyPolicy", json!("RequireDualStack")),
+        ("{ipFamilyPolicy: SingleStack}", "ipFamilyPolicy", json!("SingleStack")),
+    ] {
+        assert_eq!(service(spec)[field], expected, "{spec}");
+        assert_eq!(service("{}").get(field), None, "{field} is left open");
+    }
+    let plain = service("{type: NodePort}");
+    let fields: Vec<_> = plain.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(fields, ["ports", "selector", "type"]);
+    let port: Vec<_> = plain["ports"][0].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(port, ["name", "port", "protocol", "targetPort"]);
+}
+
+/// What a user may lay under the template, and where it is to be found in it.
+#[test]
+fn each_part_of_a_users_template_is_in_the_pods() {
+    for (part, path, expected) in [
+        ("metadata: {labels: {team: a}}", "/metadata/labels/team", json!("a")),
+        ("metadata: {annotations: {note: b}}", "/metadata/annotations/note", json!("b")),
+        ("spec: {priorityClassName: high}", "/spec/priorityClassName", json!("high")),
+        ("spec: {nodeSelector: {disk: ssd}}", "/spec/nodeSelector/disk", json!("ssd")),
+        (
+            "spec: {affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: rack}]}}}",
+            "/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution/0/topologyKey",
+            json!("rack"),
+        ),
+        (
+            "spec: {topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]}",
+            "/spec/topologySpreadConstraints/0/topologyKey",
+            json!("rack"),
+        ),
+        ("spec: {containers: [{name: side, image: 'side:1'}]}", "/spec/containers/0/image", json!("side:1")),
+        (
+            "spec: {containers: [{name: proxy, resources: {limits: {memory: 1Gi}}}]}",
+            "/spec/containers/0/resources/limits/memory",
+            json!("1Gi"),
+        ),
+        (
+            "spec: {containers: [{name: proxy, env: [{name: A, value: b}]}]}",
+            "/spec/containers/0/env/0/name",
+            json!("A"),
+        ),
+        ("spec: {volumes: [{name: extra, emptyDir: {}}]}", "/spec/volumes/0/name", json!("extra")),
+        (
+            "spec: {containers: [{name: proxy, volumeMounts: [{name: extra, mountPath: /extra}]}]}",
+            "/spec/containers/0/volumeMounts/0/mountPath",
+            json!("/extra"),
+        ),
+    ] {
+        let spec = format!("{SMALL}proxy: {{podTemplate: {{{part}}}}}");
+        let template = json_of(&built(&spec).deployment.spec.unwrap().template);
+        assert_eq!(template.pointer(path), Some(&expected), "{part}: {template}");
+        let names: Vec<_> =
+            template["spec"]["containers"].as_array().unwrap().iter().map(|c| c["name"].clone()).collect();
+        assert_eq!(names.iter().filter(|name| **name == json!("proxy")).count(), 1, "{part}");
+    }
+}
+
+#[test]
+fn pods_are_spread_over_hosts_and_zones_where_that_can_be_and_nobody_says_otherwise() {
+    let spread = |spec: &str| {
+        let template = json_of(&built(spec).deployment.spec.unwrap().template);
+        template["spec"].get("topologySpreadConstraints").cloned()
+    };
+    let usual = spread(SMALL).unwrap();
+    let keys: Vec<_> = usual
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|spread| (spread["topologyKey"].clone(), spread["whenUnsatisfiable"].clone()))
+        .collect();
+    let soft = json!("ScheduleAnyway");
+    assert_eq!(
+        keys,
+        [(json!("kubernetes.io/hostname"), soft.clone()), (json!("topology.kubernetes.io/zone"), soft)]
+    );
+    let own = "proxy: {podTemplate: {spec: {topologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, \
+               whenUnsatisfiable: DoNotSchedule}]}}}";
+    let own = spread(&format!("{SMALL}{own}")).unwrap();
+    assert_eq!(own.as_array().unwrap().len(), 1, "the user's take the place of ours");
+}
+
+/// Case 225: what is drained is not killed before.
+#[test]
+fn pods_have_more_time_than_their_drain_takes() {
+    for (drain, least) in [("60s", 60), ("1500ms", 2), ("10m", 600)] {
+        let template = json_of(&built(&format!("{SMALL}proxy: {{drainTimeout: {drain}}}")).deployment);
+        let grace = template.pointer("/spec/template/spec/terminationGracePeriodSeconds").unwrap();
+        assert!(grace.as_i64().unwrap() > least, "{drain}: {grace}");
+    }
+}
+
+/// Case 220: one server, which is the primary, at the stage Split.
+#[test]
+fn pool_without_a_replica_may_be_split() {
+    let alone = "backends: {type: Static, static: {servers: [{name: pg-0, host: pg-0.pg}]}}
+auth: {type: UserList, users: [{name: app}]}
+rollout: {stage: Split}
+";
+    assert_eq!(built(alone).document.config.servers.len(), 1);
+}
+
+/// Case 221: one address twice, however it is written.
+#[test]
+fn server_that_is_there_twice_is_refused_with_both_names() {
+    for (host, port) in [("PG-0.pg.", ""), ("pg-0.pg", ", port: 5432"), ("pg-0.pg.", ""), ("PG-0.PG", "")] {
+        let spec = SMALL.replace("host: pg-1.pg", &format!("host: {host}{port}"));
+        let pool = pool(&spec);
+        let refs = refs(&pool);
+        let error = desired(&validated(&pool, &refs), &refs, 0, at(0)).unwrap_err().to_string();
+        assert!(
+            error.contains("pg-0") && error.contains("pg-1") && error.contains("twice"),
+            "{host}: {error}"
+        );
+    }
+    let other = SMALL.replace("host: pg-1.pg", "host: pg-0.pg, port: 5433");
+    assert_eq!(built(&other).document.config.servers.len(), 2, "another port is another server");
+}
+
+/// The template of the smallest pool, byte for byte: another version of the operator that writes other bytes restarts
+/// every proxy of every pool. Only the image may differ.
+#[test]
+fn pod_template_is_the_same_in_every_version_of_the_operator() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/pod_template.json");
+    let template = json_of(&built(SMALL).deployment.spec.unwrap().template);
+    let now = format!("{}\n", serde_json::to_string_pretty(&template).unwrap());
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        now == golden,
+        "{} differs. If every proxy may be restarted by the next version, put this there:\n{now}",
+        path.display()
+    );
+}

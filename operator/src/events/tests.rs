@@ -127,3 +127,16 @@ fn failover_names_both_servers() {
         events_between(Some(&status(&WELL, "aaa", Some("pg-0"))), &status(&WELL, "aaa", Some("pg-1")));
     assert_eq!(events[0].note, "the primary was pg-0 and is pg-1");
 }
+
+#[test]
+fn pause_and_its_end_are_told_and_are_no_warnings() {
+    let open = status(&[("TrafficOpen", "True", "AsExpected")], "aaa", Some("pg-0"));
+    let paused = status(&[("TrafficOpen", "False", "TrafficPaused")], "aaa", Some("pg-0"));
+    for (before, after, expected) in [(&open, &paused, "TrafficPaused"), (&paused, &open, "TrafficResumed")] {
+        let events = events_between(Some(before), after);
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!((events[0].reason.as_str(), events[0].is_warning), (expected, false));
+    }
+    // A pool that is paused from its beginning has not been paused.
+    assert_eq!(reasons(None, &open), ["PrimaryChanged"]);
+}

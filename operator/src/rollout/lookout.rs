@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pgrouting_contract::report::{ProxyReport, Role, Rotation};
 use pgrouting_crds::spec::PgRoutingPoolSpec;
+use pgrouting_crds::spec::pooling::Traffic;
 use pgrouting_crds::spec::split::WhenNoReplica;
 use pgrouting_crds::stage::Stage;
 use pgrouting_crds::status::rollout::{Forecast, RolloutStatus};
@@ -40,7 +41,7 @@ const FORECAST_REASONS: usize = 5;
 const LOAD_MINUTES: usize = 60;
 /// Reasons that say that nobody knows what a statement is.
 const UNKNOWN: [&str; 6] = ["unparsed", "unread", "no_catalog", "too_long", "not_utf8", "unknown_function"];
-/// A moment in which the primary has changed is over after so many periods.
+/// A moment in which the primary has changed, or a pause has ended, is over after so many periods.
 const STABILIZATION: u32 = 2;
 
 /// What is remembered.
@@ -48,8 +49,8 @@ const STABILIZATION: u32 = 2;
 pub struct Lookout {
     collector: Collector,
     primary: Option<(String, Option<u32>)>,
-    /// Until when a change of the primary is looked past, and what it was.
-    changed: Option<(Timestamp, String)>,
+    /// Until when figures are looked past, and why.
+    changed: Option<(Timestamp, Obstacle)>,
     last: Option<(Timestamp, Duration)>,
     refreshed: Option<Duration>,
     load: Load,
@@ -105,7 +106,7 @@ impl Lookout {
         // A pool that is to stay at the beginning has nothing to be judged for.
         let is_at_rest =
             (position.stage, view.rollout.target_stage) == (Stage::PoolingOnly, Stage::PoolingOnly);
-        let is_shaken = self.look_at_primary(view);
+        let is_shaken = self.look_at_shocks(view);
         if is_shaken || !leap.is_zero() || is_at_rest {
             self.collector.forget();
         }
@@ -159,8 +160,8 @@ impl Lookout {
         if leap > LEAP { leap } else { Duration::ZERO }
     }
 
-    /// Whether the primary is another one than the last time, or was a moment ago.
-    fn look_at_primary(&mut self, view: &View<'_>) -> bool {
+    /// Whether the primary is another one than the last time, or clients are held back, or either was so a moment ago.
+    fn look_at_shocks(&mut self, view: &View<'_>) -> bool {
         let servers = &view.observation.servers;
         let primary = servers
             .iter()
@@ -172,11 +173,15 @@ impl Lookout {
                 known.0 != seen.0 || matches!((known.1, seen.1), (Some(then), Some(now)) if then != now)
             });
             if is_other {
-                let until = view.spec.rollout.evaluation_period.get() * STABILIZATION;
-                let until = view.now.checked_add(until).unwrap_or(Timestamp::MAX);
-                self.changed = Some((until, format!("{} has become the primary", seen.0)));
+                let why = Obstacle::PrimaryChanged(format!("{} has become the primary", seen.0));
+                self.changed = Some((settled_after(view), why));
             }
             self.primary = Some(seen);
+        }
+        // What has waited for a pause to end says nothing of the servers.
+        if view.spec.pooling.traffic == Traffic::Paused {
+            let why = "spec.pooling.traffic is Paused, or was a moment ago".to_owned();
+            self.changed = Some((settled_after(view), Obstacle::TrafficPaused(why)));
         }
         if self.changed.as_ref().is_some_and(|(until, _)| *until <= view.now) {
             self.changed = None;
@@ -188,8 +193,8 @@ impl Lookout {
         if view.reports.is_empty() {
             return Some(Obstacle::Silent);
         }
-        if let Some((_, why)) = &self.changed {
-            return Some(Obstacle::PrimaryChanged(why.clone()));
+        if let Some((_, obstacle)) = &self.changed {
+            return Some(obstacle.clone());
         }
         let observation = view.observation;
         let (applied, total) = observation.applied_of_total();
@@ -205,6 +210,12 @@ impl Lookout {
         };
         Some(Obstacle::Deployment(why))
     }
+}
+
+/// When figures count again after what has shaken them.
+fn settled_after(view: &View<'_>) -> Timestamp {
+    let pause = view.spec.rollout.evaluation_period.get() * STABILIZATION;
+    view.now.checked_add(pause).unwrap_or(Timestamp::MAX)
 }
 
 /// Whether the last step of Split is a share of something.

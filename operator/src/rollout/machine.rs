@@ -230,6 +230,9 @@ impl<'a> Machine<'a> {
                 Word::PrimaryChanged,
                 format!("{here}: {why}; the step is looked at anew in a moment"),
             ),
+            Obstacle::TrafficPaused(why) => {
+                Progress::of(Word::Paused, format!("{here}: {why}; the step is looked at anew after that"))
+            }
             Obstacle::Silent => {
                 let message = format!(
                     "{here}: no proxy answers, so that nothing can be judged: see condition ConfigApplied"

@@ -37,6 +37,8 @@ pub enum Obstacle {
     Deployment(String),
     /// There is another primary than a moment ago.
     PrimaryChanged(String),
+    /// Clients are held back, or were a moment ago.
+    TrafficPaused(String),
     /// No proxy says anything.
     Silent,
 }

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use pgrouting_crds::status::{ConditionStatus, PoolCondition};
 
+use crate::images::{IMAGE_CURRENT, IMAGE_UPDATING};
 use crate::time::whole_seconds;
 
 /// The types of conditions. Stable: scripts wait for them.
@@ -24,6 +25,14 @@ pub enum ConditionType {
     SplitActive,
     /// Copies of the traffic are sent and answered.
     MirrorHealthy,
+    /// Clients are not held back.
+    TrafficOpen,
+    /// The pods run the image that they should.
+    ImageCurrent,
+    /// The connections that the fleet may have are enough for its pods.
+    ConnectionBudget,
+    /// The operator acts on the spec.
+    ReconciliationActive,
     /// A person is needed.
     Stalled,
 }
@@ -39,6 +48,22 @@ pub enum Reason {
     ConfigNotApplied,
     /// No pod is ready.
     NoReadyProxies,
+    /// There should be no pod.
+    ScaledToZero,
+    /// The spec holds clients back.
+    TrafficPaused,
+    /// The operator leaves the pool as it is.
+    Suspended,
+    /// The image of the spec, or the operator's default.
+    ImageAsWanted,
+    /// Pods are being replaced by those of another image.
+    ImageUpdating,
+    /// Another pool is updated first.
+    ImageWaiting,
+    /// There is another image, and the spec says that the pods stay.
+    ImageKept,
+    /// There are fewer connections than pods.
+    BudgetBelowPods,
     /// No server is the primary.
     NoPrimary,
     /// More than one server is a primary.
@@ -183,6 +208,10 @@ impl ConditionType {
             Self::Progressing => "Progressing",
             Self::SplitActive => "SplitActive",
             Self::MirrorHealthy => "MirrorHealthy",
+            Self::TrafficOpen => "TrafficOpen",
+            Self::ImageCurrent => IMAGE_CURRENT,
+            Self::ConnectionBudget => "ConnectionBudget",
+            Self::ReconciliationActive => "ReconciliationActive",
             Self::Stalled => "Stalled",
         }
     }
@@ -197,6 +226,14 @@ impl Reason {
             Self::Serving => "Serving",
             Self::ConfigNotApplied => "ConfigNotApplied",
             Self::NoReadyProxies => "NoReadyProxies",
+            Self::ScaledToZero => "ScaledToZero",
+            Self::TrafficPaused => "TrafficPaused",
+            Self::Suspended => "Suspended",
+            Self::ImageAsWanted => "ImageAsWanted",
+            Self::ImageUpdating => IMAGE_UPDATING,
+            Self::ImageWaiting => "ImageWaiting",
+            Self::ImageKept => "ImageKept",
+            Self::BudgetBelowPods => "BudgetBelowPods",
             Self::NoPrimary => "NoPrimary",
             Self::TwoPrimaries => "TwoPrimaries",
             Self::NoHealthyReplica => "NoHealthyReplica",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use pgrouting_contract::config::Traffic;
 use pgrouting_contract::report::CredentialState;
 use pgrouting_crds::status::ConditionStatus::{False, True, Unknown};
 use pgrouting_crds::status::{MirrorStatus, PoolCondition, ServerRole, ServerState};
@@ -11,6 +12,7 @@ use crate::apply::ApplyFault;
 use crate::observe::{Observation, PodSync, ServerView};
 use crate::resolve::CredentialsFault;
 use crate::status::condition::{ConditionType, Finding, Reason};
+use crate::status::fleet::{connection_budget, image_current, reconciliation_active, traffic_open};
 use crate::status::found::{Found, SpecVerdict};
 use crate::status::mirror::mirror_healthy;
 use crate::status::rollout::{progressing, split_active, stalled_rollout};
@@ -28,15 +30,21 @@ pub fn findings(
     now: Timestamp,
 ) -> Vec<Finding> {
     let backends = backends_healthy(found);
+    let ready = ready(found, &backends);
+    let image = image_current(found, &ready);
     vec![
-        ready(found, &backends),
+        ready,
         config_accepted(found),
-        config_applied(found.observation),
+        config_applied(found),
         backends,
         credentials_valid(found, now),
         progressing(found, before),
         split_active(found),
         mirror_healthy(found, mirror),
+        traffic_open(found),
+        image,
+        connection_budget(found),
+        reconciliation_active(found),
         stalled(found, before, now),
     ]
 }
@@ -52,10 +60,16 @@ fn ready(found: &Found<'_>, backends: &Finding) -> Finding {
         return finding(False, Reason::NoPrimary, format!("{}. {serving}", reasons.join("; ")));
     }
     let observation = found.observation;
+    if observation.ready_replicas == 0 && found.replicas_wanted == 0 && !found.is_suspended() {
+        let message = "spec.proxy.replicas is 0: raise it to serve clients".to_owned();
+        return finding(False, Reason::ScaledToZero, message);
+    }
     if observation.ready_replicas == 0 {
-        let message = if found.replicas_wanted == 0 {
-            "spec.proxy.replicas is 0: raise it to serve clients".to_owned()
-        } else if matches!(backends.reason, Reason::NoPrimary) {
+        // Without a login the proxies find no primary: the Secret is what a person can do something about.
+        if let Some(first) = found.credential_faults.first() {
+            return finding(False, credential_reason(first), format!("no proxy is ready: {first}"));
+        }
+        let message = if matches!(backends.reason, Reason::NoPrimary) {
             format!("no proxy is ready: {}", backends.message)
         } else {
             let why = observation
@@ -75,7 +89,21 @@ fn ready(found: &Found<'_>, backends: &Finding) -> Finding {
     if matches!(backends.reason, Reason::NoPrimary) {
         return finding(False, Reason::NoPrimary, backends.message.clone());
     }
+    if found.is_suspended() {
+        let message = format!("{serving}; {SUSPENDED_TEXT}");
+        return finding(Unknown, Reason::Suspended, message);
+    }
+    if is_paused(found) {
+        let message = format!("{serving}, and hold back what they send: see condition TrafficOpen");
+        return finding(True, Reason::TrafficPaused, message);
+    }
     finding(True, Reason::Serving, serving)
+}
+
+const SUSPENDED_TEXT: &str = "spec.reconciliation is Suspended, so that nothing else in the spec is acted on: set it to Active to go on";
+
+fn is_paused(found: &Found<'_>) -> bool {
+    found.document.is_some_and(|document| document.config.pooling.traffic == Traffic::Paused)
 }
 
 /// What keeps this spec from coming into effect until a person acts.
@@ -118,6 +146,11 @@ fn config_accepted(found: &Found<'_>) -> Finding {
         SpecVerdict::NoServers(reasons) => {
             return finding(Unknown, Reason::Reconciling, format!("no document yet: {}", reasons.join("; ")));
         }
+        SpecVerdict::NoLogins(_) => {
+            let message = "no document yet: see condition CredentialsValid".to_owned();
+            return finding(Unknown, Reason::Reconciling, message);
+        }
+        SpecVerdict::Suspended => return finding(Unknown, Reason::Suspended, SUSPENDED_TEXT.to_owned()),
         SpecVerdict::Accepted => {}
     }
     let refused = found.observation.pods.iter().find_map(|pod| match &pod.sync {
@@ -134,9 +167,13 @@ fn config_accepted(found: &Found<'_>) -> Finding {
     }
 }
 
-fn config_applied(observation: &Observation) -> Finding {
+fn config_applied(found: &Found<'_>) -> Finding {
     let finding =
         |status, reason, message: String| Finding::new(ConditionType::ConfigApplied, status, reason, message);
+    let observation = found.observation;
+    if found.is_suspended() {
+        return finding(Unknown, Reason::Suspended, SUSPENDED_TEXT.to_owned());
+    }
     let (applied, total) = observation.applied_of_total();
     if total == 0 {
         return finding(Unknown, Reason::NoPods, "no proxy is up".to_owned());
@@ -242,14 +279,7 @@ fn credentials_valid(found: &Found<'_>, now: Timestamp) -> Finding {
         Finding::new(ConditionType::CredentialsValid, status, reason, message)
     };
     if let Some(first) = found.credential_faults.first() {
-        let reason = match first {
-            CredentialsFault::SecretNotFound(_) => Reason::SecretNotFound,
-            CredentialsFault::KeyMissing { .. } => Reason::KeyMissing,
-            CredentialsFault::ConfigMapNotFound(_) => Reason::ConfigMapNotFound,
-            CredentialsFault::FileMissing { .. } => Reason::KeyMissing,
-            CredentialsFault::BadCertificate { .. } => Reason::CertificateInvalid,
-            CredentialsFault::Forbidden(_) => Reason::Forbidden,
-        };
+        let reason = credential_reason(first);
         let faults: Vec<_> = found.credential_faults.iter().map(ToString::to_string).collect();
         return finding(
             False,
@@ -291,6 +321,16 @@ fn credentials_valid(found: &Found<'_>, now: Timestamp) -> Finding {
         return finding(True, Reason::CertificateExpiring, message);
     }
     finding(True, Reason::Valid, "no login has been refused".to_owned())
+}
+
+fn credential_reason(fault: &CredentialsFault) -> Reason {
+    match fault {
+        CredentialsFault::SecretNotFound(_) => Reason::SecretNotFound,
+        CredentialsFault::KeyMissing { .. } | CredentialsFault::FileMissing { .. } => Reason::KeyMissing,
+        CredentialsFault::ConfigMapNotFound(_) => Reason::ConfigMapNotFound,
+        CredentialsFault::BadCertificate { .. } => Reason::CertificateInvalid,
+        CredentialsFault::Forbidden(_) => Reason::Forbidden,
+    }
 }
 
 fn stalled(found: &Found<'_>, before: Option<&PoolCondition>, now: Timestamp) -> Finding {

@@ -7,6 +7,7 @@ use pgrouting_crds::status::rollout::RolloutStatus;
 
 use crate::apply::ApplyFault;
 use crate::desired::config_map::Document;
+use crate::images::ImagePlan;
 use crate::observe::Observation;
 use crate::resolve::CredentialsFault;
 use crate::rollout::progress::Progress;
@@ -41,12 +42,35 @@ pub struct Found<'a> {
     pub missing_parts: &'a [String],
     /// What is known of pods and servers.
     pub observation: &'a Observation,
-    /// The image that is asked for.
-    pub image: &'a str,
+    /// The image that is asked for, and how it is to the operator's default.
+    pub images: &'a ImagePlan,
+    /// The image that the pods are really asked to run, where there is a Deployment.
+    pub image: Option<&'a str>,
+    /// Whether every pod is of the newest template and ready.
+    pub is_rolled_out: bool,
+    /// The most connections to each server over the whole fleet, and the pods that share them.
+    pub budget: Option<Budget>,
     /// How many pods are asked for.
     pub replicas_wanted: i32,
     /// The selector of the pods.
     pub selector: String,
+}
+
+impl Found<'_> {
+    /// Whether the operator is to leave everything as it is.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.verdict == SpecVerdict::Suspended
+    }
+}
+
+/// The connections to each server that a pool may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// All of them together.
+    pub connections: u32,
+    /// Pods that there are or should be.
+    pub pods: u32,
 }
 
 /// Whether a spec makes sense.
@@ -60,4 +84,8 @@ pub enum SpecVerdict {
     InvalidParameter(Vec<String>),
     /// It does, and no server is known yet.
     NoServers(Vec<String>),
+    /// Nobody has looked: the operator is to leave everything as it is.
+    Suspended,
+    /// It does, and a Secret is missing without which nobody could log in.
+    NoLogins(Vec<CredentialsFault>),
 }

@@ -17,6 +17,10 @@ use crate::status::found::Found;
 /// The condition Progressing: what there is to say of the rollout. `before` is the condition as it was.
 #[must_use]
 pub fn progressing(found: &Found<'_>, before: Option<&PoolCondition>) -> Finding {
+    if found.is_suspended() {
+        let message = "no step is made while spec.reconciliation is Suspended";
+        return Finding::new(ConditionType::Progressing, Unknown, Reason::Suspended, message);
+    }
     let Some(progress) = found.progress else {
         let message = "the rollout stays as it is while the spec makes no sense: see condition Ready";
         return Finding::new(ConditionType::Progressing, Unknown, Reason::Reconciling, message);

@@ -10,11 +10,12 @@ use super::*;
 use crate::apply::ApplyFault;
 use crate::desired::config_map::Document;
 use crate::fixtures::{SMALL, at, built};
+use crate::images::{ImagePlan, Standing};
 use crate::observe::{PodState, ServerView};
 use crate::position::{Position, stand_at};
 use crate::resolve::CredentialsFault;
 use crate::rollout::progress::{Progress, Word};
-use crate::status::found::{Found, SpecVerdict};
+use crate::status::found::{Budget, Found, SpecVerdict};
 use crate::validate::tls::CertificateEnd;
 
 fn server(name: &str, role: ServerRole, state: ServerState) -> ServerView {
@@ -30,7 +31,7 @@ fn server(name: &str, role: ServerRole, state: ServerState) -> ServerView {
 }
 
 fn pod(name: &str, sync: PodSync) -> PodState {
-    PodState { name: name.into(), is_ready: true, sync }
+    PodState { name: name.into(), is_ready: true, sync, is_drained: Some(true) }
 }
 
 /// Two pods, one primary, one replica, all well.
@@ -63,6 +64,9 @@ struct Case {
     missing_parts: Vec<String>,
     observation: Observation,
     replicas_wanted: i32,
+    images: ImagePlan,
+    is_rolled_out: bool,
+    budget: Option<Budget>,
 }
 
 impl Default for Case {
@@ -80,6 +84,9 @@ impl Default for Case {
             missing_parts: Vec::new(),
             observation: well(),
             replicas_wanted: 2,
+            images: ImagePlan { image: "i".into(), standing: Standing::Current },
+            is_rolled_out: true,
+            budget: Some(Budget { connections: 100, pods: 2 }),
         }
     }
 }
@@ -107,7 +114,10 @@ impl Case {
             apply_faults: &self.apply_faults,
             missing_parts: &self.missing_parts,
             observation: &self.observation,
-            image: "i",
+            images: &self.images,
+            image: None,
+            is_rolled_out: self.is_rolled_out,
+            budget: self.budget,
             replicas_wanted: self.replicas_wanted,
             selector: "s".into(),
         };
@@ -139,6 +149,10 @@ fn healthy_pool_is_ready_and_every_condition_carries_the_generation() {
             ("Progressing", "False", "StageReached", Some(7)),
             ("SplitActive", "False", "StagePoolingOnly", Some(7)),
             ("MirrorHealthy", "Unknown", "StageNotMirror", Some(7)),
+            ("TrafficOpen", "True", "AsExpected", Some(7)),
+            ("ImageCurrent", "True", "ImageAsWanted", Some(7)),
+            ("ConnectionBudget", "True", "AsExpected", Some(7)),
+            ("ReconciliationActive", "True", "AsExpected", Some(7)),
             ("Stalled", "False", "AsExpected", Some(7)),
         ]
     );

@@ -186,7 +186,7 @@ fn limit_of_the_fleet_is_divided_by_its_pods() {
         (3, 8, 8, 1),
         (100, 0, 0, 100),
     ] {
-        assert_eq!(share(limit, replicas, live), each, "{limit} over {replicas} and {live}");
+        assert_eq!(share(limit, sharing_pods(replicas, live)), each, "{limit} over {replicas} and {live}");
     }
 }
 
@@ -206,4 +206,21 @@ fn query_for_users_is_asked_by_whom_its_secret_says() {
     refs.credentials.insert(secret_reference("asker"), Err(CredentialsFault::SecretNotFound("asker".into())));
     refs.previous = Some(built(SMALL).document.config);
     assert!(matches!(validated(&pool, &refs).auth, ValidatedAuth::UserList(_)));
+}
+
+/// Case 216: nothing is started that nobody could log in to, and what runs goes on.
+#[test]
+fn pool_whose_secret_nobody_has_ever_seen_waits_for_it() {
+    let pool = pool(SMALL);
+    for fault in [
+        CredentialsFault::SecretNotFound("app".into()),
+        CredentialsFault::KeyMissing { secret: "app".into(), key: "password".into() },
+    ] {
+        let mut refs = refs(&pool);
+        refs.credentials.values_mut().for_each(|found| *found = Err(fault.clone()));
+        let refused = validate(&pool, &refs, &at_target(&pool), IMAGE).unwrap_err();
+        assert_eq!(refused.fault, SpecFault::NoLogins(vec![fault.clone()]));
+        refs.previous = Some(built(SMALL).document.config);
+        assert_eq!(validated(&pool, &refs).credential_faults, [fault]);
+    }
 }

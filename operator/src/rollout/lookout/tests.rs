@@ -52,7 +52,7 @@ fn observation(primary: &str, timeline: u32) -> Observation {
     Observation {
         replicas: 2,
         ready_replicas: 2,
-        pods: vec![PodState { name: "a".into(), is_ready: true, sync: PodSync::Applied }],
+        pods: vec![PodState { name: "a".into(), is_ready: true, sync: PodSync::Applied, is_drained: None }],
         servers: vec![server(primary, ServerRole::Primary), server("other", ServerRole::Replica)],
         ..Observation::default()
     }

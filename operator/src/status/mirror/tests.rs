@@ -5,6 +5,7 @@ use pgrouting_crds::status::rollout::RolloutStatus;
 use super::*;
 use crate::desired::config_map::Document;
 use crate::fixtures::{SMALL, at, built};
+use crate::images::{ImagePlan, Standing};
 use crate::observe::{Observation, PodState, PodSync};
 use crate::status::found::SpecVerdict;
 use crate::status::status;
@@ -44,8 +45,12 @@ impl Case {
 
     fn status(&self, before: Option<&PgRoutingPoolStatus>, second: i64) -> PgRoutingPoolStatus {
         let pods = self.pods.iter().enumerate();
-        let pods =
-            pods.map(|(i, sync)| PodState { name: format!("p-{i}"), is_ready: true, sync: sync.clone() });
+        let pods = pods.map(|(i, sync)| PodState {
+            name: format!("p-{i}"),
+            is_ready: true,
+            sync: sync.clone(),
+            is_drained: None,
+        });
         let observation = Observation {
             ready_replicas: 2,
             pods: pods.collect(),
@@ -55,6 +60,7 @@ impl Case {
         };
         let stage = self.decided.unwrap_or_else(|| stage_of(&self.document.config));
         let rollout = RolloutStatus { stage, ..RolloutStatus::default() };
+        let images = ImagePlan { image: "i".to_owned(), standing: Standing::Current };
         let found = Found {
             generation: Some(7),
             target: self.target,
@@ -69,7 +75,10 @@ impl Case {
             apply_faults: &[],
             missing_parts: &[],
             observation: &observation,
-            image: "i",
+            images: &images,
+            image: None,
+            is_rolled_out: true,
+            budget: None,
             replicas_wanted: 2,
             selector: "s".into(),
         };

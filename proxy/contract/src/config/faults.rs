@@ -19,7 +19,7 @@ impl ProxyConfig {
             faults.push(format!("servers: {} given, 1 to 64 are allowed", self.servers.len()));
         }
         let mut names = BTreeSet::new();
-        let mut addresses = BTreeSet::new();
+        let mut addresses = BTreeMap::new();
         for (index, server) in self.servers.iter().enumerate() {
             if !is_dns_label(&server.name) {
                 faults.push(format!(
@@ -36,8 +36,13 @@ impl ProxyConfig {
             if server.port == 0 {
                 faults.push(format!("servers[{index}].port: must be 1 to 65535"));
             }
-            if !addresses.insert((server.host.to_ascii_lowercase(), server.port)) {
-                faults.push(format!("servers[{index}]: {}:{} is there twice", server.host, server.port));
+            // The root's dot at the end and the case of letters make no other name.
+            let host = server.host.trim_end_matches('.').to_ascii_lowercase();
+            if let Some(first) = addresses.insert((host, server.port), &server.name) {
+                faults.push(format!(
+                    "servers[{index}]: {}:{} is there twice, as {first} and as {}",
+                    server.host, server.port, server.name
+                ));
             }
             if server.weight > 1000 {
                 faults.push(format!("servers[{index}].weight: {} is over 1000", server.weight));
