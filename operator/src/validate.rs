@@ -67,6 +67,8 @@ pub struct ValidatedPool {
     pub sharing_pods: u32,
     /// Each proxy's part of `pooling.maxServerConnections`.
     pub server_connections_per_proxy: u32,
+    /// The share of each proxy of what one user may have.
+    pub server_connections_per_user: Option<u32>,
     /// The pods.
     pub proxy: ValidatedProxy,
     /// The Services.
@@ -220,6 +222,7 @@ pub fn validate(
         pooling: spec.pooling.clone(),
         sharing_pods,
         server_connections_per_proxy: each(spec.pooling.max_server_connections),
+        server_connections_per_user: spec.pooling.max_server_connections_per_user.map(&each),
         proxy: ValidatedProxy {
             replicas: spec.proxy.replicas,
             image,

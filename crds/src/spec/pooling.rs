@@ -2,14 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::duration::PoolDuration;
 
 /// How connections are shared.
-#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.queryTimeout) || duration(self.queryTimeout) >= duration('100ms')")
+    .message("queryTimeout must be at least 100ms; leave it out for none").field_path(".queryTimeout"))]
+#[x_kube(validation = Rule::new("!has(self.transactionTimeout) || duration(self.transactionTimeout) >= duration('100ms')")
+    .message("transactionTimeout must be at least 100ms; leave it out for none").field_path(".transactionTimeout"))]
+#[x_kube(validation = Rule::new("!has(self.idleTransactionTimeout) || duration(self.idleTransactionTimeout) >= duration('100ms')")
+    .message("idleTransactionTimeout must be at least 100ms; leave it out for none").field_path(".idleTransactionTimeout"))]
+#[x_kube(validation = Rule::new("!has(self.clientIdleTimeout) || duration(self.clientIdleTimeout) >= duration('100ms')")
+    .message("clientIdleTimeout must be at least 100ms; leave it out for none").field_path(".clientIdleTimeout"))]
 pub struct Pooling {
     /// When a server connection goes back to the pool.
     #[serde(default)]
@@ -26,6 +35,34 @@ pub struct Pooling {
     #[serde(default = "default_max_client_connections")]
     #[schemars(with = "i32", range(min = 1, max = 1_000_000))]
     pub max_client_connections_per_proxy: u32,
+    /// The most clients of one user at each proxy; as many as there may be at all where this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i32>", range(min = 1, max = 1_000_000))]
+    pub max_client_connections_per_user: Option<u32>,
+    /// The most clients of one database at each proxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i32>", range(min = 1, max = 1_000_000))]
+    pub max_client_connections_per_database: Option<u32>,
+    /// The most connections of one user to each server, over the whole fleet; it is divided as maxServerConnections is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i32>", range(min = 1, max = 10_000))]
+    pub max_server_connections_per_user: Option<u32>,
+    /// A statement that a server has been running for longer is cancelled there; never where this is absent, as for the next
+    /// three.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query_timeout: Option<PoolDuration>,
+    /// A transaction that has been open for longer is rolled back, and its client disconnected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transaction_timeout: Option<PoolDuration>,
+    /// The same for one in which the client has asked for nothing for longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_transaction_timeout: Option<PoolDuration>,
+    /// A client that has asked for nothing for longer, outside a transaction, is disconnected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_idle_timeout: Option<PoolDuration>,
+    /// A request that takes longer is written to the log of its proxy; none is where this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_query_threshold: Option<PoolDuration>,
     /// The longest wait for a server connection.
     #[serde(default = "default_checkout_timeout")]
     pub checkout_timeout: PoolDuration,
@@ -83,6 +120,14 @@ impl Default for Pooling {
             pin_policy: PinPolicy::Pin,
             max_server_connections: default_max_server_connections(),
             max_client_connections_per_proxy: default_max_client_connections(),
+            max_client_connections_per_user: None,
+            max_client_connections_per_database: None,
+            max_server_connections_per_user: None,
+            query_timeout: None,
+            transaction_timeout: None,
+            idle_transaction_timeout: None,
+            client_idle_timeout: None,
+            slow_query_threshold: None,
             checkout_timeout: default_checkout_timeout(),
             server_idle_timeout: default_server_idle_timeout(),
             server_lifetime: default_server_lifetime(),

@@ -13,6 +13,7 @@ use pgrouting_contract::duration::DurationText;
 use pgrouting_contract::peers::PeersConfig;
 use pgrouting_contract::split::{Cohort, Consistency, SplitConfig, Transactions, WhenNoReplica};
 use pgrouting_contract::stage::Stage;
+use pgrouting_crds::duration::PoolDuration;
 use pgrouting_crds::spec::console::Console;
 use pgrouting_crds::spec::{pooling, split};
 use pgrouting_crds::stage as api_stage;
@@ -102,6 +103,14 @@ pub fn document(
             },
             max_server_connections: pool.server_connections_per_proxy,
             max_client_connections: pool.pooling.max_client_connections_per_proxy,
+            max_client_connections_per_user: pool.pooling.max_client_connections_per_user,
+            max_client_connections_per_database: pool.pooling.max_client_connections_per_database,
+            max_server_connections_per_user: pool.server_connections_per_user,
+            query_timeout: time_limit(pool.pooling.query_timeout),
+            transaction_timeout: time_limit(pool.pooling.transaction_timeout),
+            idle_transaction_timeout: time_limit(pool.pooling.idle_transaction_timeout),
+            client_idle_timeout: time_limit(pool.pooling.client_idle_timeout),
+            slow_query_threshold: time_limit(pool.pooling.slow_query_threshold),
             checkout_timeout: duration_text(pool.pooling.checkout_timeout.get()),
             server_idle_timeout: duration_text(pool.pooling.server_idle_timeout.get()),
             server_lifetime: duration_text(pool.pooling.server_lifetime.get()),
@@ -120,6 +129,11 @@ pub fn document(
     let document = Document::new(config);
     ProxyConfig::parse(&document.bytes)?;
     Ok(document)
+}
+
+/// A limit, where there is one.
+fn time_limit(limit: Option<PoolDuration>) -> DurationText {
+    limit.map_or(DurationText::ZERO, |limit| duration_text(limit.get()))
 }
 
 fn generation(config: &ProxyConfig, previous: Option<&ProxyConfig>, known: KnownGenerations) -> Generation {

@@ -28,6 +28,7 @@ fn servers_limits_users_and_settings_leave_the_pod_template_byte_for_byte() {
         ("servers", SMALL.replace("{name: pg-1, host: pg-1.pg}", "{name: pg-9, host: pg-9.pg, weight: 3}")),
         ("users", SMALL.replace("[{name: app}]", "[{name: app}, {name: report, passwordKey: pw}]")),
         ("limits", format!("{SMALL}pooling: {{maxServerConnections: 7, maxClientConnectionsPerProxy: 9}}")),
+        ("times", format!("{SMALL}pooling: {{queryTimeout: 9s, slowQueryThreshold: 1s}}")),
         (
             "mode",
             format!(
@@ -378,6 +379,23 @@ fn pool_without_a_mirror_has_none_and_a_bare_one_has_the_defaults_of_the_proxy()
     let tls = Some(ServerTlsConfig::default());
     let expected = MirrorConfig { percent: 0, tls, ..MirrorConfig::at("m".to_owned(), 5432) };
     assert_eq!(bare.mirror, Some(expected));
+}
+
+#[test]
+fn limits_and_times_are_in_the_document_and_none_is_where_the_spec_has_none() {
+    let pooling = "maxClientConnectionsPerUser: 5, maxClientConnectionsPerDatabase: 6, maxServerConnectionsPerUser: 8, \
+                   queryTimeout: 1s, transactionTimeout: 2s, idleTransactionTimeout: 3s, clientIdleTimeout: 4m, \
+                   slowQueryThreshold: 500ms";
+    let document = |spec: &str| built(spec).document.config.pooling;
+    let given = document(&format!("{SMALL}pooling: {{{pooling}}}"));
+    // The two proxies share what one user may have at the servers; the others are limits of each.
+    let clients = (given.max_client_connections_per_user, given.max_client_connections_per_database);
+    assert_eq!((clients, given.max_server_connections_per_user), ((Some(5), Some(6)), Some(4)));
+    assert_eq!(given.timeouts().map(|(_, time)| time.get().as_secs()), [1, 2, 3, 240]);
+    assert_eq!(given.slow_query_threshold, DurationText::from_millis(500));
+    let none = document(SMALL);
+    assert_eq!((none.max_server_connections_per_user, none.slow_query_threshold), (None, DurationText::ZERO));
+    assert!(none.timeouts().iter().all(|(_, time)| time.is_zero()));
 }
 
 fn generation(previous: Option<&ProxyConfig>, in_status: u64, foreign: u64, spec: &str) -> u64 {

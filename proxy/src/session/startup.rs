@@ -25,6 +25,9 @@ use crate::socket::stream::Stream;
 use crate::wire::sqlstate;
 use crate::wire::startup::Startup;
 
+/// Sockets of clients that are about to log in, or are being turned away, beyond those that may stay.
+const SPARE_SOCKETS: u32 = 100;
+
 /// A client that has proved who it is, before its greeting.
 #[derive(Debug)]
 pub struct Newcomer {
@@ -53,8 +56,9 @@ pub async fn enter(
     let config = &view.active.config;
     let limit = config.pooling.client_login_timeout.get();
     let began = Instant::now();
-    // Whoever opens sockets and says nothing takes no more of them than clients have.
-    let Some(_entering) = context.roster.let_in(config.pooling.max_client_connections) else {
+    // Whoever opens sockets and says nothing takes hardly more of them than clients have.
+    let entering_max = config.pooling.max_client_connections.saturating_add(SPARE_SOCKETS);
+    let Some(_entering) = context.roster.let_in(entering_max) else {
         worker.metrics.logins_failed.add_one();
         worker.metrics.count_error(ErrorKind::Limit);
         return None;

@@ -357,8 +357,8 @@ fn sockets_that_say_nothing_take_no_client_s_place() {
     let database = Database::create();
     let proxy = with(|config| config.pooling.max_client_connections = 3);
     let silent: Vec<_> =
-        (0..5).map(|_| std::net::TcpStream::connect(("127.0.0.1", proxy.port)).unwrap()).collect();
-    // Two too many: they are closed.
+        (0..105).map(|_| std::net::TcpStream::connect(("127.0.0.1", proxy.port)).unwrap()).collect();
+    // A hundred are spare; two are too many, and closed.
     proxy.await_metric("pgrouting_proxy_logins_failed_total", 2);
     drop(silent);
     let mut client =

@@ -506,6 +506,7 @@ fn case_172_a_mirror_with_another_salt_for_the_same_password_is_logged_in_to() {
     config.stage = Stage::Mirror;
     let mut mirror = MirrorConfig::at("127.0.0.1".to_owned(), there.port);
     mirror.database = Some("postgres".to_owned());
+    mirror.statements = MirrorStatements::All;
     config.mirror = Some(mirror);
     let proxy = Proxy::start(config);
     let mut login = proxy.login(&here).password("correct horse");
