@@ -35,6 +35,14 @@ prepare_cnpg() {
   export CNPG_MANIFEST=$STATE/cnpg.yaml CNPG_VOLUMES=$STATE/cnpg CNPG_POSTGRES=localhost/postgres:$version
 }
 
+# The proxies' image under another name, as if it were that of another version.
+prepare_fleet() {
+  local version
+  version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+  "$STATE/bin/ctr" -a "$SOCKET" -n k8s.io images tag --force "localhost/pgrouting-proxy:$version" \
+    localhost/pgrouting-proxy:next >/dev/null
+}
+
 # The path of a Prometheus server, for a story to start.
 prepare_prometheus() {
   PROMETHEUS=$(e2e/cluster/prometheus.sh)
@@ -44,6 +52,7 @@ prepare_prometheus() {
 # Built outside the namespace, which leads nowhere.
 cd "$root"
 case " ${stories[*]} " in *' cnpg '*) prepare_cnpg ;; esac
+case " ${stories[*]} " in *' fleet '*) prepare_fleet ;; esac
 case " ${stories[*]} " in *' rollout_external '*) prepare_prometheus ;; esac
 cargo test --locked -p pgrouting-e2e --test stories --no-run --message-format=json >"$STATE/tests.json"
 program=$(jq -r 'select(.executable != null and .target.name == "stories") | .executable' "$STATE/tests.json")

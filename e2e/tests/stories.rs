@@ -13,6 +13,8 @@ mod delete;
 mod drift;
 #[path = "stories/failover.rs"]
 mod failover;
+#[path = "stories/fleet.rs"]
+mod fleet;
 #[path = "stories/idle.rs"]
 mod idle;
 #[path = "stories/install.rs"]
@@ -37,6 +39,8 @@ mod rollout_faults;
 mod rollout_waves;
 #[path = "stories/scale.rs"]
 mod scale;
+#[path = "stories/secrets.rs"]
+mod secrets;
 #[path = "stories/servers.rs"]
 mod servers;
 #[path = "stories/services.rs"]

@@ -164,9 +164,9 @@ pub fn forbidden(
     let message = format!(
         "{error}: grant the operator that right in this namespace; the last good config stays in use"
     );
-    for (kind, value) in
-        [(ConditionType::Ready, ConditionStatus::Unknown), (ConditionType::Stalled, ConditionStatus::True)]
-    {
+    // What was ready runs on, and nobody can tell how.
+    let ready = if status.ready_replicas > 0 { ConditionStatus::Unknown } else { ConditionStatus::False };
+    for (kind, value) in [(ConditionType::Ready, ready), (ConditionType::Stalled, ConditionStatus::True)] {
         let finding = Finding::new(kind, value, Reason::Forbidden, message.clone());
         set_condition(&mut status.conditions, finding, generation, now);
     }

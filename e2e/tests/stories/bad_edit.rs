@@ -6,12 +6,14 @@ use pgrouting_e2e::load::Load;
 use pgrouting_e2e::story::{Story, servers_named};
 use serde_json::json;
 
+/// Case 229: each value that makes no sense.
 #[tokio::test]
 async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
     let story = Story::begin("bad-edit").await?;
     let pool = story.pool("orders", &["pg-a", "pg-b"], json!({})).await?;
     let load = Load::start(&story.postgres, &story.login, &pool.address("").await?, 4).await?;
 
+    let hash = pool.config().await?.hash;
     for (edit, expected) in [
         (json!({"rollout": {"stage": "Everything"}}), "spec.rollout.stage"),
         (
@@ -61,6 +63,19 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
             "transactionTimeout must be at least 10ms",
         ),
         (json!({"pooling": {"checkoutTimeout": "1d"}}), "spec.pooling.checkoutTimeout"),
+        (json!({"pooling": {"maxServerConnections": 0}}), "spec.pooling.maxServerConnections"),
+        (json!({"pooling": {"maxServerConnections": -1}}), "spec.pooling.maxServerConnections"),
+        (json!({"pooling": {"mode": "Statement"}}), "spec.pooling.mode"),
+        (json!({"pooling": {"traffic": "Halted"}}), "spec.pooling.traffic"),
+        (json!({"split": {"ejectLag": "-5s"}}), "spec.split.ejectLag"),
+        (json!({"service": {"port": 70000}}), "spec.service.port"),
+        (json!({"service": {"loadBalancerClass": "x"}}), "loadBalancerClass needs type LoadBalancer"),
+        (json!({"service": {"externalTrafficPolicy": "Local"}}), "externalTrafficPolicy needs type NodePort"),
+        (json!({"backends": {"static": {"servers": [{"name": "a", "host": ""}]}}}), "servers[0].host"),
+        (
+            json!({"backends": {"static": {"servers": [{"name": "a", "host": "a", "port": 70000}]}}}),
+            "servers[0].port",
+        ),
         (json!({"backends": {"type": "Services"}}), "set exactly the member that type names"),
         (json!({"backends": {"type": "Dns"}}), "set exactly the member that type names"),
         (json!({"backends": {"static": {"servers": servers_named(&["pg-a", "pg-a"])}}}), "Duplicate value"),
@@ -83,6 +98,16 @@ async fn bad_edit_is_explained_and_traffic_goes_on() -> Result<()> {
         let text = format!("{error:#}");
         assert!(text.contains(expected), "{edit}: {text}");
     }
+    assert_eq!(pool.config().await?.hash, hash, "the document is the one of before");
+    // Case 221: what the definition cannot compare, the document's rules do.
+    let twice = json!([{"name": "pg-a", "host": "pg-a"}, {"name": "pg-z", "host": "PG-A."}]);
+    pool.patch(json!({"backends": {"static": {"servers": twice}}})).await?;
+    let condition = pool.wait_for("ConfigAccepted", False, 30).await?;
+    println!("ConfigAccepted=False: {}: {}", condition.reason, condition.message);
+    assert!(condition.message.contains("as pg-a and as pg-z"), "{}", condition.message);
+    assert_eq!(pool.config().await?.hash, hash, "the last good one stays in use");
+    pool.patch(json!({"backends": {"static": {"servers": servers_named(&["pg-a", "pg-b"])}}})).await?;
+    pool.wait_for("ConfigAccepted", True, 30).await?;
 
     // What only the operator can know: a Secret that is not there.
     pool.patch(json!({"auth": {"users": [{"name": "no-such-secret"}]}})).await?;

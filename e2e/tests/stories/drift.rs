@@ -45,6 +45,7 @@ async fn deleted_and_edited_objects_come_back() -> Result<()> {
     story.end().await
 }
 
+/// Case 223, with a Service that no pool has made.
 #[tokio::test]
 async fn service_of_someone_else_is_not_taken() -> Result<()> {
     let story = Story::begin("conflict").await?;
@@ -69,6 +70,44 @@ async fn service_of_someone_else_is_not_taken() -> Result<()> {
     story.cluster.kubectl(&["-n", namespace, "delete", "service/orders"]).await?;
     until("the pool serves once the name is free", Duration::from_secs(90), || async {
         pool.wait_until_serving(1).await?;
+        Ok(Look::Done(()))
+    })
+    .await?;
+    story.end().await
+}
+
+/// Case 223: two pools want the Service `orders-primary`.
+#[tokio::test]
+async fn name_that_two_pools_want_stays_with_the_first() -> Result<()> {
+    let story = Story::begin("same-name").await?;
+    let first = story.pool("orders", &["pg-a"], json!({"service": {"endpoints": ["Primary"]}})).await?;
+    let namespace = story.namespace.as_str();
+    let version =
+        ["-n", namespace, "get", "service/orders-primary", "-o", "jsonpath={.metadata.resourceVersion}"];
+    let before = story.cluster.kubectl(&version).await?;
+    let spec = json!({
+        "backends": {"type": "Static", "static": {"servers": [{"name": "pg-a", "host": "pg-a"}]}},
+        "auth": {"type": "UserList", "users": [{"name": "app"}]},
+    });
+    story.apply_pool("orders-primary", &spec).await?;
+    let second = pgrouting_e2e::pool::Pool::new(&story.cluster, &story.namespace, "orders-primary");
+    let condition = second.wait_for_reason("Ready", "NameConflict", 60).await?;
+    println!("Ready={}: {}: {}", condition.status.as_str(), condition.reason, condition.message);
+    assert!(condition.message.contains("PgRoutingPool orders"), "it names the first pool");
+    first.wait_until_serving(30).await?;
+    assert_eq!(story.cluster.kubectl(&version).await?, before, "the first pool's Service is as it was");
+    let client = pgrouting_e2e::postgres::connect_soon(
+        &first.address("-primary").await?,
+        5432,
+        &story.login,
+        &story.login.user,
+    )
+    .await?;
+    client.query_one("SELECT 1", &[]).await?;
+
+    first.delete().await?;
+    until("the second pool serves once the name is free", Duration::from_secs(120), || async {
+        second.wait_until_serving(1).await?;
         Ok(Look::Done(()))
     })
     .await?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 
+/// Case 217: carried to every proxy, without a restart and without a broken connection.
 #[tokio::test]
 async fn new_logins_use_the_new_password_and_open_connections_live_on() -> Result<()> {
     let mut story = Story::begin("password").await?;

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DeleteParams;
 use pgrouting_crds::status::ServerRole;
 use pgrouting_e2e::load::Load;
-use pgrouting_e2e::pool::{Pool, restarts};
+use pgrouting_e2e::pool::{Pool, is_ready, restarts};
 use pgrouting_e2e::postgres::{connect, connect_soon, expose_addresses, expose_by_name};
 use pgrouting_e2e::story::{SOON, Story, servers_named};
 use pgrouting_e2e::wait::{Look, until};
@@ -66,6 +69,31 @@ async fn endpoints_of_services_are_followed() -> Result<()> {
     wait_for_servers(&pool, 2).await?;
 
     client.query_one("SELECT 1", &[]).await?;
+    story.end().await
+}
+
+/// Case 235: pods that start while the document changes run the last one in the end.
+#[tokio::test]
+async fn pods_that_start_between_edits_run_the_last_of_them() -> Result<()> {
+    let story = Story::begin("edits").await?;
+    let pool = story.pool("orders", &["pg-a", "pg-b"], json!({"proxy": {"drainTimeout": "5s"}})).await?;
+    let pods = Api::<Pod>::namespaced(story.cluster.client.clone(), &story.namespace);
+    for edit in 0..5 {
+        let servers: &[&str] = if edit % 2 == 0 { &["pg-a", "pg-b", "pg-c"] } else { &["pg-a", "pg-b"] };
+        let victim = pool.pods().await?.into_iter().find(is_ready);
+        if let Some(name) = victim.and_then(|pod| pod.metadata.name) {
+            pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
+        }
+        pool.patch(json!({"backends": {"static": {"servers": servers_named(servers)}}})).await?;
+    }
+    pool.wait_for_pods(2, 120).await?;
+    pool.wait_until_serving(60).await?;
+    let config = pool.config().await?;
+    assert_eq!((config.pods_applied, config.pods_total), (2, 2));
+    let read = pool.read().await?;
+    let status = read.status.context("no status")?;
+    assert_eq!(status.observed_generation, read.metadata.generation);
+    assert_eq!(status.backends.context("no backends")?.servers.len(), 3, "the last edit's servers");
     story.end().await
 }
 

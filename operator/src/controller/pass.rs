@@ -465,3 +465,6 @@ pub async fn mark_unreadable(
     }
     Ok(NextLook::OnChange)
 }
+
+#[cfg(test)]
+mod tests;

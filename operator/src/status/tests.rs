@@ -475,6 +475,23 @@ fn split_is_active_when_all_proxies_are_there_and_a_replica_takes_reads() {
     }
 }
 
+/// Case 220: a pool of one server at the stage Split serves, and says that no read leaves the primary.
+#[test]
+fn split_without_a_replica_serves_and_says_so() {
+    let primary = server("pg-0", ServerRole::Primary, ServerState::Up);
+    let alone = SMALL.replace(", {name: pg-1, host: pg-1.pg}", "");
+    let case = Case {
+        observation: Observation { servers: vec![primary], ..well() },
+        ..splitting(&format!("{alone}rollout: {{stage: Split}}"))
+    };
+    let status = case.status(None, 0);
+    assert_eq!(condition(&status, "Ready").0, ConditionStatus::True);
+    assert_eq!(condition(&status, "BackendsHealthy").0, ConditionStatus::True);
+    let (split, reason, message) = condition(&status, "SplitActive");
+    assert_eq!((split, reason.as_str()), (ConditionStatus::False, "NoReplicas"));
+    assert!(message.contains("reads run on the primary"), "{message}");
+}
+
 #[test]
 fn split_is_active_once_every_proxy_has_acknowledged_it() {
     let behind = PodSync::Behind { hash: "h".into(), reason: "why".into() };
