@@ -111,6 +111,19 @@ pub struct PgRoutingPoolSpec {
     /// Another database that gets a copy of the traffic, at the stage Mirror, which needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<Mirror>,
+    /// Whether a NetworkPolicy limits who may connect to the proxies.
+    #[serde(default)]
+    pub network_policy: NetworkPolicyMode,
+}
+
+/// Whether a NetworkPolicy limits who may connect to the proxies.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NetworkPolicyMode {
+    /// None is made.
+    #[default]
+    Disabled,
+    /// Everybody reaches the ports of PostgreSQL and of the metrics; the operator and the pool's own proxies that of the admin API.
+    Enabled,
 }
 
 /// The PostgreSQL servers. Which of them is the primary is found out by asking them.

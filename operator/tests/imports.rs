@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 58] = [
     ("names", &[], &[]),
     ("time", &[], &[]),
     ("position", &["time"], &["crds", "contract"]),
@@ -32,6 +32,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
     ),
     ("desired/service", &["names", "validate", "desired/labels"], &["crds"]),
     ("desired/disruption_budget", &["names", "validate", "desired/labels"], &[]),
+    ("desired/network_policy", &["names", "validate", "desired/labels"], &["crds"]),
     (
         "desired/deployment",
         &["names", "validate", "desired/labels", "desired/config_map", "desired/secret"],
@@ -193,6 +194,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
             "validate",
             "desired",
             "desired/config_map",
+            "desired/network_policy",
             "apply",
             "proxies",
             "observe",
@@ -220,7 +222,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 57] = [
 ];
 
 /// Steps without I/O: no client, no async, no clock.
-const PURE: [&str; 29] = [
+const PURE: [&str; 30] = [
     "names",
     "position",
     "rollout",
@@ -246,6 +248,7 @@ const PURE: [&str; 29] = [
     "desired/secret",
     "desired/service",
     "desired/disruption_budget",
+    "desired/network_policy",
     "desired/deployment",
     "status/findings",
     "status/mirror",

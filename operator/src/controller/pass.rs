@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::apply::{Applier, ApplyFault, OwnedStores};
 use crate::controller::judge::{Judged, ask_prometheus, has_moved};
 use crate::desired::config_map::Document;
+use crate::desired::network_policy::network_policy;
 use crate::desired::{DesiredError, DesiredObjects, desired};
 use crate::dns::Dns;
 use crate::events::{events_between, publish};
@@ -48,6 +49,8 @@ pub struct Operator {
     pub client: Client,
     /// The image of pools that name none.
     pub proxy_image: String,
+    /// The operator's own namespace.
+    pub namespace: String,
     /// The metrics.
     pub metrics: Metrics,
     /// The one recorder of events; it counts repeats.
@@ -289,7 +292,7 @@ async fn put_into_effect(
         known.filter(|known| is_owned(&**known, pool)).map(|known| (*known).clone())
     };
     let known_admin = || refs.admin.clone().filter(|admin| is_owned(admin, pool));
-    let (validated, objects) = match built {
+    let (validated, mut objects) = match built {
         Ok(built) => built,
         Err(verdict) => {
             return Effect {
@@ -302,6 +305,7 @@ async fn put_into_effect(
             };
         }
     };
+    objects.network_policy = network_policy(&validated, &operator.namespace);
     memory.rendered(&objects.document, refs.previous.as_ref());
     let owner = validated.owner.clone();
     let applier = Applier::new(
