@@ -114,6 +114,9 @@ pub struct PgRoutingPoolSpec {
     /// Whether the operator acts on the spec.
     #[serde(default)]
     pub reconciliation: Reconciliation,
+    /// Whether a NetworkPolicy limits who may connect to the proxies.
+    #[serde(default)]
+    pub network_policy: NetworkPolicyMode,
 }
 
 /// Whether the operator acts on the spec.
@@ -124,6 +127,16 @@ pub enum Reconciliation {
     Active,
     /// It leaves the pool's objects and its proxies as they are, and only writes the status.
     Suspended,
+}
+
+/// Whether a NetworkPolicy limits who may connect to the proxies.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NetworkPolicyMode {
+    /// None is made.
+    #[default]
+    Disabled,
+    /// Everybody reaches the ports of PostgreSQL and of the metrics; the operator and the pool's own proxies that of the admin API.
+    Enabled,
 }
 
 /// The PostgreSQL servers. Which of them is the primary is found out by asking them.

@@ -12,6 +12,8 @@ packages=(
   postgresql-15 postgresql-client-15
   # and compare their console with PgBouncer's
   pgbouncer
+  # promtool checks and tries the chart's rules
+  prometheus
 )
 
 missing=()
@@ -27,7 +29,7 @@ fi
 # Debian's package would start a server on port 5432; the tests want the programs only.
 mkdir -p /etc/postgresql-common/createcluster.d
 echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/no-main.conf
-# Nor is PgBouncer to be started.
+# Nor are PgBouncer and Prometheus to be started.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
   trap 'rm -f "$policy"' EXIT

@@ -11,6 +11,7 @@ use std::hash::{Hash as _, Hasher as _};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -37,6 +38,8 @@ pub struct OwnedStores {
     pub service_accounts: Store<ServiceAccount>,
     /// PodDisruptionBudgets.
     pub disruption_budgets: Store<PodDisruptionBudget>,
+    /// NetworkPolicies.
+    pub network_policies: Store<NetworkPolicy>,
 }
 
 /// What was applied, by kind and name: a fingerprint of what was sent, and of what was there afterwards.
@@ -159,6 +162,7 @@ impl<'a> Applier<'a> {
             service_account,
             services,
             disruption_budget,
+            network_policy,
             deployment,
         } = desired;
         let stored = self.apply_config_map(&config_map, refs).await;
@@ -173,10 +177,14 @@ impl<'a> Applier<'a> {
         if let Some(budget) = &disruption_budget {
             self.apply_stored(budget, &self.stores.disruption_budgets).await;
         }
+        if let Some(policy) = &network_policy {
+            self.apply_stored(policy, &self.stores.network_policies).await;
+        }
         let deployment = self.apply_stored(&deployment, &self.stores.deployments).await;
         self.prune(&self.stores.services, &names(services.iter())).await;
         self.prune(&self.stores.service_accounts, &names(service_account.iter())).await;
         self.prune(&self.stores.disruption_budgets, &names(disruption_budget.iter())).await;
+        self.prune(&self.stores.network_policies, &names(network_policy.iter())).await;
         AppliedObjects { document: stored.map(|_| document), deployment, admin, faults: self.faults }
     }
 

@@ -61,6 +61,8 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
         watched(watch.api(), ours.clone(), watch.name("serviceaccounts"), watch.health);
     let (disruption_budgets, budget_events) =
         watched(watch.api(), ours.clone(), watch.name("poddisruptionbudgets"), watch.health);
+    let (network_policies, policy_events) =
+        watched(watch.api(), ours.clone(), watch.name("networkpolicies"), watch.health);
     let (_, config_map_events) =
         watched::<ConfigMap>(watch.api(), ours.clone(), watch.name("configmaps"), watch.health);
     let (pods, pod_events) = watched(watch.api(), ours, watch.name("pods"), watch.health);
@@ -69,7 +71,13 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
     operator.fleet.add(pools.clone());
     let context = Arc::new(Context {
         caches: Caches {
-            owned: OwnedStores { deployments, services, service_accounts, disruption_budgets },
+            owned: OwnedStores {
+                deployments,
+                services,
+                service_accounts,
+                disruption_budgets,
+                network_policies,
+            },
             resolved: ResolveStores { dns: operator.dns.clone(), pods, endpoint_slices },
             pools: pools.clone(),
         },
@@ -103,6 +111,7 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
         .owns_stream(service_events.touched_objects())
         .owns_stream(account_events.touched_objects())
         .owns_stream(budget_events.touched_objects())
+        .owns_stream(policy_events.touched_objects())
         .owns_stream(config_map_events.touched_objects())
         .watches_stream(pod_events.touched_objects(), |pod: Pod| pool_of_pod(&pod))
         .watches_stream(slice_events.touched_objects(), users_of_slice)

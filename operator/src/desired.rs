@@ -5,6 +5,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use pgrouting_contract::config::InvalidConfig;
 
@@ -17,6 +18,7 @@ pub mod config_map;
 pub mod deployment;
 pub mod disruption_budget;
 pub mod labels;
+pub mod network_policy;
 pub mod secret;
 pub mod service;
 
@@ -37,6 +39,8 @@ pub struct DesiredObjects {
     pub services: Vec<Service>,
     /// The budget for evictions.
     pub disruption_budget: Option<PodDisruptionBudget>,
+    /// Who may connect. Filled in by the pass, which knows where the operator is.
+    pub network_policy: Option<NetworkPolicy>,
     /// The pods.
     pub deployment: Deployment,
 }
@@ -72,6 +76,7 @@ pub fn desired(
         service_account: service::service_account(pool),
         services: service::services(pool),
         disruption_budget: disruption_budget::disruption_budget(pool),
+        network_policy: None,
         deployment: deployment::deployment(pool),
     })
 }

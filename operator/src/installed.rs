@@ -21,7 +21,7 @@ const GOOD_PERIOD: Duration = Duration::from_secs(600);
 /// Tells `missing` what the installed definition lacks, until `stop`.
 pub async fn compare(client: Client, missing: watch::Sender<Vec<String>>, stop: CancellationToken) {
     loop {
-        let is_good = match look(&client).await {
+        let may_wait = match look(&client).await {
             Ok(now) => {
                 let is_good = now.is_empty();
                 missing.send_if_modified(|known| {
@@ -34,7 +34,14 @@ pub async fn compare(client: Client, missing: watch::Sender<Vec<String>>, stop: 
                 });
                 is_good
             }
-            Err(error) => {
+            // Whoever leaves the right out, as the chart's rbac.clusterWide=false does, has said so once and for all.
+            Err(LookError::Forbidden) => {
+                tracing::warn!(
+                    "may not read the installed definition: it is not compared with this operator's"
+                );
+                true
+            }
+            Err(LookError::Other(error)) => {
                 tracing::warn!(error, "cannot compare the installed definition with this operator's");
                 false
             }
@@ -42,17 +49,26 @@ pub async fn compare(client: Client, missing: watch::Sender<Vec<String>>, stop: 
         // Both arms are cancel-safe.
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(if is_good { GOOD_PERIOD } else { BAD_PERIOD }) => {}
+            () = tokio::time::sleep(if may_wait { GOOD_PERIOD } else { BAD_PERIOD }) => {}
         }
     }
 }
 
-async fn look(client: &Client) -> Result<Vec<String>, String> {
+/// Why the installed definition was not looked at.
+enum LookError {
+    Forbidden,
+    Other(String),
+}
+
+async fn look(client: &Client) -> Result<Vec<String>, LookError> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let installed = tokio::time::timeout(API_TIMEOUT, api.get(NAME))
         .await
-        .map_err(|_| "no answer in time".to_owned())?
-        .map_err(|error| error.to_string())?;
-    let installed = serde_json::to_value(installed).map_err(|error| error.to_string())?;
-    missing_parts(&installed).map_err(|error| error.to_string())
+        .map_err(|_| LookError::Other("no answer in time".to_owned()))?
+        .map_err(|error| match error {
+            kube::Error::Api(answer) if answer.code == 403 => LookError::Forbidden,
+            other => LookError::Other(other.to_string()),
+        })?;
+    let installed = serde_json::to_value(installed).map_err(|error| LookError::Other(error.to_string()))?;
+    missing_parts(&installed).map_err(|error| LookError::Other(error.to_string()))
 }

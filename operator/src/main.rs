@@ -84,6 +84,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
         recorder: Recorder::new(client.clone(), reporter),
         client,
         proxy_image: settings.proxy_image.clone(),
+        namespace: settings.lease_namespace.clone(),
         started: tokio::time::Instant::now(),
         prometheus: settings.prometheus_url.clone(),
         metrics: metrics.clone(),

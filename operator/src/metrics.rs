@@ -15,7 +15,7 @@ pub struct Metrics {
     registry: Registry,
     /// 1 while this process holds the Lease.
     pub leader: IntGauge,
-    /// Passes over a pool, by result: ok, error, invalid.
+    /// Passes over a pool, by result: ok, error.
     pub reconcile_total: IntCounterVec,
     /// Errors of passes, by reason.
     pub reconcile_errors_total: IntCounterVec,
@@ -63,11 +63,16 @@ impl Metrics {
             &["kind"],
         )?;
         registry.register(Box::new(ages.clone()))?;
+        // A series that begins with its first failure would hide that one from rates.
+        let reconciles = counters(&registry, "reconcile_total", "Passes over a pool.", &["result"])?;
+        for result in ["ok", "error"] {
+            reconciles.with_label_values(&[result]);
+        }
         let fast = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
         let r = &registry;
         Ok(Self {
             leader,
-            reconcile_total: counters(r, "reconcile_total", "Passes over a pool.", &["result"])?,
+            reconcile_total: reconciles,
             reconcile_errors_total: counters(r, "reconcile_errors_total", "Failed passes.", &["reason"])?,
             reconcile_duration_seconds: seconds(r, "reconcile_duration_seconds", "Time of a pass.", &fast)?,
             apply_total: counters(r, "apply_total", "Objects applied.", &["kind", "result"])?,
@@ -198,6 +203,12 @@ fn seconds(r: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<Hist
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_are_counted_from_zero() {
+        let text = Metrics::new().unwrap().text().unwrap();
+        assert!(text.contains("pgrouting_operator_reconcile_total{result=\"error\"} 0"), "{text}");
+    }
 
     #[test]
     fn series_of_a_deleted_pool_are_dropped() {

@@ -56,7 +56,7 @@ pub fn copy_stem(readable: &str, parts: &[&str]) -> String {
 pub struct PoolNames<'a>(pub &'a str);
 
 impl PoolNames<'_> {
-    /// The Deployment, the ServiceAccount and the PodDisruptionBudget.
+    /// The Deployment, the ServiceAccount, the PodDisruptionBudget and the NetworkPolicy.
     #[must_use]
     pub fn proxy(self) -> String {
         format!("{}-proxy", self.0)

@@ -15,7 +15,7 @@ use pgrouting_crds::spec::credentials::CredentialsSecret;
 use pgrouting_crds::spec::pooling::Pooling;
 use pgrouting_crds::spec::proxy::{DisruptionBudget, ImagePullPolicy};
 use pgrouting_crds::spec::split::Split;
-use pgrouting_crds::spec::{AuthType, BackendsType, PgRoutingPool, PoolService};
+use pgrouting_crds::spec::{AuthType, BackendsType, NetworkPolicyMode, PgRoutingPool, PoolService};
 
 use crate::names::copy_stem;
 use crate::position::Position;
@@ -73,6 +73,8 @@ pub struct ValidatedPool {
     pub proxy: ValidatedProxy,
     /// The Services.
     pub service: PoolService,
+    /// Whether a NetworkPolicy limits who may connect.
+    pub network_policy: NetworkPolicyMode,
 }
 
 /// Who may log in.
@@ -238,6 +240,7 @@ pub fn validate(
             service_account: spec.proxy.service_account_name.clone().filter(|name| !name.is_empty()),
         },
         service: spec.service.clone(),
+        network_policy: spec.network_policy,
     })
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 60] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 61] = [
     ("names", &[], &[]),
     ("time", &[], &[]),
     ("position", &["time"], &["crds", "contract"]),
@@ -34,6 +34,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 60] = [
     ),
     ("desired/service", &["names", "validate", "desired/labels"], &["crds"]),
     ("desired/disruption_budget", &["names", "validate", "desired/labels"], &[]),
+    ("desired/network_policy", &["names", "validate", "desired/labels"], &["crds"]),
     (
         "desired/deployment",
         &["names", "validate", "desired/labels", "desired/config_map", "desired/secret"],
@@ -199,6 +200,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 60] = [
             "validate",
             "desired",
             "desired/config_map",
+            "desired/network_policy",
             "apply",
             "proxies",
             "observe",
@@ -226,7 +228,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 60] = [
 ];
 
 /// Steps without I/O: no client, no async, no clock.
-const PURE: [&str; 31] = [
+const PURE: [&str; 32] = [
     "names",
     "images",
     "position",
@@ -253,6 +255,7 @@ const PURE: [&str; 31] = [
     "desired/secret",
     "desired/service",
     "desired/disruption_budget",
+    "desired/network_policy",
     "desired/deployment",
     "status/findings",
     "status/fleet",

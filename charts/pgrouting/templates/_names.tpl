@@ -36,12 +36,46 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- end -}}
 {{- end }}
 
-{{/* A reference out of repository, tag and digest: (dict "image" .Values.image "version" .Chart.AppVersion) */}}
+{{/* A reference: (dict "image" .Values.image "root" $). The global registry takes the place of the one in the repository. */}}
 {{- define "pgrouting.image" -}}
+{{- $repository := .image.repository -}}
+{{- with .root.Values.global.imageRegistry -}}
+{{- $parts := splitList "/" $repository -}}
+{{- $first := first $parts -}}
+{{- /* As container runtimes read it: the first part is a host if it has a dot or a port, or is localhost. */ -}}
+{{- if and (gt (len $parts) 1) (or (contains "." $first) (contains ":" $first) (eq $first "localhost")) -}}
+{{- $parts = rest $parts -}}
+{{- end -}}
+{{- $repository = printf "%s/%s" . (join "/" $parts) -}}
+{{- end -}}
 {{- if .image.digest -}}
-{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- printf "%s@%s" $repository .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .image.repository (.image.tag | default .version) -}}
+{{- printf "%s:%s" $repository (.image.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Names of Secrets as a pod has them, each once. */}}
+{{- define "pgrouting.pullSecrets" -}}
+{{- $names := list -}}
+{{- range concat .Values.global.imagePullSecrets .Values.imagePullSecrets -}}
+{{- if kindIs "map" . -}}{{- $names = append $names .name -}}{{- else -}}{{- $names = append $names . -}}{{- end -}}
+{{- end -}}
+{{- range uniq $names }}
+- name: {{ . }}
+{{- end -}}
+{{- end }}
+
+{{/* Whose pods are proxies, of whatever pool. */}}
+{{- define "pgrouting.proxySelector" -}}
+app.kubernetes.io/name: pg-routing-proxy
+app.kubernetes.io/component: proxy
+{{- end }}
+
+{{/* Fails where the API server is known to lack a kind: (dict "root" $ "kind" "PodMonitor" "value" "metrics.podMonitor.enabled") */}}
+{{- define "pgrouting.needsMonitoring" -}}
+{{- if not (.root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind)) -}}
+{{- fail (printf "%s needs the Prometheus operator: this cluster has no %s of monitoring.coreos.com/v1. Install its definitions first, or set %s=false. `helm template` knows of them by --api-versions monitoring.coreos.com/v1/%s" .value .kind .value .kind) -}}
 {{- end -}}
 {{- end }}
 
@@ -62,6 +96,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]

@@ -10,7 +10,9 @@ use serde_json::json;
 #[tokio::test]
 async fn deleted_and_edited_objects_come_back() -> Result<()> {
     let story = Story::begin("drift").await?;
-    let pool = story.pool("orders", &["pg-a"], json!({"service": {"endpoints": ["Primary"]}})).await?;
+    let pool = story
+        .pool("orders", &["pg-a"], json!({"service": {"endpoints": ["Primary"]}, "networkPolicy": "Enabled"}))
+        .await?;
     let namespace = story.namespace.as_str();
 
     for object in [
@@ -20,6 +22,7 @@ async fn deleted_and_edited_objects_come_back() -> Result<()> {
         "configmap/orders-config",
         "serviceaccount/orders-proxy",
         "poddisruptionbudget/orders-proxy",
+        "networkpolicy/orders-proxy",
         "deployment/orders-proxy",
     ] {
         let uid = ["-n", namespace, "get", object, "-o", "jsonpath={.metadata.uid}"];

@@ -75,6 +75,7 @@ fn stores(services: Vec<Service>) -> OwnedStores {
         services: filled(services),
         service_accounts: filled(Vec::new()),
         disruption_budgets: filled(Vec::new()),
+        network_policies: filled(Vec::new()),
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::apply::{Applier, ApplyFault, OwnedStores};
 use crate::controller::judge::{Judged, ask_prometheus, has_moved};
 use crate::desired::config_map::Document;
+use crate::desired::network_policy::network_policy;
 use crate::desired::{DesiredError, DesiredObjects, desired};
 use crate::dns::Dns;
 use crate::events::{events_between, publish};
@@ -50,6 +51,8 @@ pub struct Operator {
     pub client: Client,
     /// The image of pools that name none.
     pub proxy_image: String,
+    /// The operator's own namespace.
+    pub namespace: String,
     /// The metrics.
     pub metrics: Metrics,
     /// The one recorder of events; it counts repeats.
@@ -317,7 +320,7 @@ async fn put_into_effect(
     let known = known_deployment(pool, caches);
     let last_good = || refs.previous.clone().map(Document::new);
     let known_admin = || refs.admin.clone().filter(|admin| is_owned(admin, pool));
-    let (validated, objects) = match built {
+    let (validated, mut objects) = match built {
         Ok(built) => built,
         Err(verdict) => {
             return Effect {
@@ -330,6 +333,7 @@ async fn put_into_effect(
             };
         }
     };
+    objects.network_policy = network_policy(&validated, &operator.namespace);
     memory.rendered(&objects.document, refs.previous.as_ref());
     let owner = validated.owner.clone();
     let applier = Applier::new(

@@ -92,6 +92,7 @@ fn pod_meets_the_restricted_standard_without_a_token() {
             "runAsNonRoot": true,
         })
     );
+    // Case 240: what a pod gets is more than what its clients get to leave.
     assert_eq!(spec["terminationGracePeriodSeconds"], 70);
 }
 
