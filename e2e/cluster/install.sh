@@ -12,6 +12,8 @@ packages=(
   postgresql-15 postgresql-client-15
   # and compare their console with PgBouncer's
   pgbouncer
+  # and run a Django application
+  python3-venv libpq5
 )
 
 missing=()
