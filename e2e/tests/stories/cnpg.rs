@@ -21,7 +21,7 @@ async fn cluster_of_cloudnativepg_fails_over_moves_and_grows_under_load() -> Res
     let (cluster, namespace) = (&story.cluster, story.namespace.as_str());
     start(&story).await?;
     let login = login(cluster, namespace).await?;
-    story.apply(&manifest("The pool")?).await?;
+    story.apply(&from_page("The pool")?).await?;
     let pool = Pool::new(cluster, namespace, "orders");
     pool.wait_until_serving(60).await?;
     pool.wait_for_replicas(2).await?;
@@ -92,7 +92,7 @@ async fn start(story: &Story) -> Result<()> {
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "cnpg"},
         "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
     });
-    let mut orders: Value = serde_yaml::from_str(&manifest("The cluster")?)?;
+    let mut orders: Value = serde_yaml::from_str(&from_page("The cluster")?)?;
     // What this cluster of one node needs; the image comes without LLVM.
     let local = json!({"spec": {
         "imageName": image, "imagePullPolicy": "Never", "postgresUID": 100, "postgresGID": 102,
@@ -130,7 +130,7 @@ async fn start(story: &Story) -> Result<()> {
 }
 
 /// The manifest that docs/cloudnativepg.md has under a heading.
-fn manifest(heading: &str) -> Result<String> {
+fn from_page(heading: &str) -> Result<String> {
     let mut all = blocks("cloudnativepg.md")?.into_iter();
     let found = all.find(|block| block.heading == heading && block.language == "yaml");
     Ok(found.with_context(|| format!("no manifest under {heading:?}"))?.text)
