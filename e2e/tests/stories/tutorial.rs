@@ -108,14 +108,14 @@ impl Page {
 
 /// The words of the line under the columns.
 fn row_of(table: &str) -> Result<Vec<String>> {
-    let lines = table.lines().skip_while(|line| !line.starts_with("NAME"));
-    let row = lines.skip(1).next().with_context(|| format!("no row in {table}"))?;
+    let mut lines = table.lines().skip_while(|line| !line.starts_with("NAME"));
+    let row = lines.nth(1).with_context(|| format!("no row in {table}"))?;
     Ok(row.split_whitespace().map(str::to_owned).collect())
 }
 
 /// The value of an item in what psql prints of EXPLAIN ROUTE.
 fn item_of(printed: &str, item: &str) -> Result<String> {
     let rows = printed.lines().filter_map(|line| line.split_once('|'));
-    let value = rows.filter(|(name, _)| name.trim() == item).map(|(_, value)| value.trim()).last();
+    let value = rows.filter(|(name, _)| name.trim() == item).map(|(_, value)| value.trim()).next_back();
     Ok(value.with_context(|| format!("no {item} in {printed}"))?.to_owned())
 }
