@@ -39,9 +39,10 @@ shell:
 chart: ## Tests of the chart with the real Helm; no cluster
 	PATH="$$(e2e/cluster/build.sh):$$PATH" $(CARGO) test --locked -p pgrouting-e2e --test chart
 
-crd: ## The definition, generated from the Rust types, and the chart's copy of it
+crd: ## The definition and docs/api.md, generated from the Rust types, and the chart's copy of the first
 	$(CARGO) run --locked -q -p pgrouting-crds --bin crdgen >crds/pgroutingpools.yaml
 	cp crds/pgroutingpools.yaml charts/pgrouting/files/pgroutingpools.yaml
+	$(CARGO) run --locked -q -p pgrouting-crds --bin crdgen reference >docs/api.md
 
 images: build ## Images of both programs, into the cache and into the cluster where one is up
 	e2e/cluster/images.sh project

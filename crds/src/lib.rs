@@ -3,6 +3,7 @@
 
 pub mod definition;
 pub mod duration;
+pub mod reference;
 pub mod spec;
 pub mod stage;
 pub mod status;

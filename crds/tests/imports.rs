@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// A module and what it may import, in the order of the data's path.
-const MAY_IMPORT: [(&str, &[&str]); 16] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("duration", &[]),
     ("stage", &[]),
     ("time", &[]),
@@ -35,6 +35,7 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
         ],
     ),
     ("definition", &["spec"]),
+    ("reference", &["definition", "duration", "spec"]),
 ];
 
 #[test]

@@ -14,6 +14,8 @@ packages=(
   pgbouncer
   # promtool checks and tries the chart's rules
   prometheus
+  # and run a Django application
+  python3-venv libpq5
 )
 
 missing=()

@@ -145,7 +145,7 @@ pub fn servers_named(names: &[&str]) -> Value {
 }
 
 /// Merges objects field by field; anything else is replaced.
-fn merge(into: &mut Value, from: Value) {
+pub fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {

@@ -49,5 +49,7 @@ mod services;
 mod split;
 #[path = "stories/tls.rs"]
 mod tls;
+#[path = "stories/tutorial.rs"]
+mod tutorial;
 #[path = "stories/upgrade.rs"]
 mod upgrade;

@@ -21,6 +21,71 @@ pub struct PoolEvent {
     pub note: String,
 }
 
+/// The reasons of events, beside those of conditions that are not true any more. Stable; `docs/conditions.md` has each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventReason {
+    /// Every proxy runs a new document.
+    ConfigApplied,
+    /// There is another primary.
+    PrimaryChanged,
+    /// A server is in use no more.
+    ServerOut,
+    /// A server is in use again.
+    ServerIn,
+    /// Copies are sent again.
+    MirrorRunning,
+    /// The rollout begins an attempt.
+    AttemptStarted,
+    /// The pool has moved to another stage.
+    StageAdvanced,
+    /// The pool has moved to another share.
+    StepAdvanced,
+    /// The pool is where it should be.
+    StageReached,
+    /// A step waits for a person.
+    AwaitingApproval,
+    /// The pool has its turn in its group.
+    WaveStarted,
+    /// The pool was taken back.
+    RolledBack,
+    /// The pool stays at its share for a gate that failed.
+    RolloutHeld,
+    /// A gate fails.
+    GateFailed,
+    /// A gate has no figures, or too few.
+    GateNoData,
+    /// Nothing could be measured.
+    MetricsUnavailable,
+    /// Another pool of the group was rolled back.
+    WaveHalted,
+}
+
+impl EventReason {
+    /// The word as it stands in the event.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigApplied => "ConfigApplied",
+            Self::PrimaryChanged => "PrimaryChanged",
+            Self::ServerOut => "ServerOut",
+            Self::ServerIn => "ServerIn",
+            Self::MirrorRunning => "MirrorRunning",
+            Self::AttemptStarted => "AttemptStarted",
+            Self::StageAdvanced => "StageAdvanced",
+            Self::StepAdvanced => "StepAdvanced",
+            Self::StageReached => "StageReached",
+            Self::AwaitingApproval => "AwaitingApproval",
+            Self::WaveStarted => "WaveStarted",
+            Self::RolledBack => "RolledBack",
+            Self::RolloutHeld => "RolloutHeld",
+            Self::GateFailed => "GateFailed",
+            Self::GateNoData => "GateNoData",
+            Self::MetricsUnavailable => "MetricsUnavailable",
+            Self::WaveHalted => "WaveHalted",
+        }
+    }
+}
+
 /// What happened between two statuses.
 #[must_use]
 pub fn events_between(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolStatus) -> Vec<PoolEvent> {
@@ -97,7 +162,7 @@ fn config_applied(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSta
     let config = after.config.as_ref()?;
     (before.and_then(applied_hash).as_ref() != Some(&hash)).then(|| PoolEvent {
         is_warning: false,
-        reason: "ConfigApplied".to_owned(),
+        reason: EventReason::ConfigApplied.as_str().to_owned(),
         action: format!("Config{}", config.short_hash),
         note: format!(
             "{} of {} proxies run document {} (generation {})",
@@ -112,7 +177,7 @@ fn primary_changed(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSt
     let then = before.and_then(primary);
     (then.as_ref() != Some(&now)).then(|| PoolEvent {
         is_warning: false,
-        reason: "PrimaryChanged".to_owned(),
+        reason: EventReason::PrimaryChanged.as_str().to_owned(),
         action: format!("Primary-{now}"),
         note: match then {
             Some(then) => format!("the primary was {then} and is {now}"),
@@ -138,7 +203,7 @@ fn servers_changed<'a>(
         let reason = server.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
         Some(PoolEvent {
             is_warning: !is_in,
-            reason: if is_in { "ServerIn" } else { "ServerOut" }.to_owned(),
+            reason: if is_in { EventReason::ServerIn } else { EventReason::ServerOut }.as_str().to_owned(),
             action: format!("Server-{}", server.name),
             note: format!(
                 "server {} ({}) was {:?} and is {:?}{reason}",
@@ -154,7 +219,7 @@ fn mirror_runs_again(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPool
     let now = after.mirror.as_ref()?;
     ((then.state, now.state) == (MirrorState::Broken, MirrorState::Running)).then(|| PoolEvent {
         is_warning: false,
-        reason: "MirrorRunning".to_owned(),
+        reason: EventReason::MirrorRunning.as_str().to_owned(),
         action: "Mirror".to_owned(),
         note: format!("copies are sent to {} again", now.target),
     })
@@ -168,12 +233,12 @@ fn rollout_events(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSta
     let progress = find(after, "Progressing");
     let said = progress.map(|condition| condition.message.clone()).unwrap_or_default();
     let mut events = Vec::new();
-    let mut tell = |is_warning, reason: &str, action: String, note: String| {
-        events.push(PoolEvent { is_warning, reason: reason.to_owned(), action, note });
+    let mut tell = |is_warning, reason: EventReason, action: String, note: String| {
+        events.push(PoolEvent { is_warning, reason: reason.as_str().to_owned(), action, note });
     };
     if now.attempt > then.attempt {
         let note = format!("attempt {} to reach {}", now.attempt, now.target_stage.as_str());
-        tell(false, "AttemptStarted", format!("Attempt-{}", now.attempt), note);
+        tell(false, EventReason::AttemptStarted, format!("Attempt-{}", now.attempt), note);
     }
     for made in new_moves(then, now).into_iter().rev() {
         let is_rollback = made.actor == "controller" && made.reason != "StepAdvanced";
@@ -181,9 +246,9 @@ fn rollout_events(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSta
         let stage = |place: &str| place.split(' ').next().unwrap_or_default().to_owned();
         let is_stage = stage(&made.from) != stage(&made.to);
         let reason = match (is_rollback, is_stage) {
-            (true, _) => "RolledBack",
-            (false, true) => "StageAdvanced",
-            (false, false) => "StepAdvanced",
+            (true, _) => EventReason::RolledBack,
+            (false, true) => EventReason::StageAdvanced,
+            (false, false) => EventReason::StepAdvanced,
         };
         let note = match (&now.last_rollback, is_rollback) {
             (Some(rollback), true) => format!("{}; {}", rollback.message, rollback.remedy),
@@ -195,7 +260,7 @@ fn rollout_events(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSta
         && then.hold.as_ref() != Some(hold)
         && !hold.rolled_back
     {
-        tell(true, "RolloutHeld", hold.gate.clone(), hold.message.clone());
+        tell(true, EventReason::RolloutHeld, hold.gate.clone(), hold.message.clone());
     }
     for gate in &now.gates {
         let known = then.gates.iter().find(|known| known.name == gate.name);
@@ -205,7 +270,7 @@ fn rollout_events(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSta
                 "gate {}: {} (limit {}, {} samples)",
                 gate.name, gate.value, gate.limit, gate.samples
             );
-            tell(true, "GateFailed", gate.name.clone(), note);
+            tell(true, EventReason::GateFailed, gate.name.clone(), note);
         }
     }
     let is_said = |reason: &str| {
@@ -216,22 +281,22 @@ fn rollout_events(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSta
     };
     let step = format!("Step-{}", now.step);
     if is_said("NoData") || is_said("InsufficientSamples") {
-        tell(true, "GateNoData", step.clone(), said.clone());
+        tell(true, EventReason::GateNoData, step.clone(), said.clone());
     }
     if is_said("MetricsUnavailable") {
-        tell(true, "MetricsUnavailable", step.clone(), said.clone());
+        tell(true, EventReason::MetricsUnavailable, step.clone(), said.clone());
     }
     if is_said("StageReached") && before.is_some() && !now.history.is_empty() {
-        tell(false, "StageReached", now.stage.as_str().to_owned(), said.clone());
+        tell(false, EventReason::StageReached, now.stage.as_str().to_owned(), said.clone());
     }
     if is_said("AwaitingApproval") {
-        tell(false, "AwaitingApproval", step.clone(), said.clone());
+        tell(false, EventReason::AwaitingApproval, step.clone(), said.clone());
     }
     if is_said("WaveHalted") {
-        tell(true, "WaveHalted", step, said);
+        tell(true, EventReason::WaveHalted, step, said);
     } else if now.wave.is_some() && then.wave.is_none() {
         let group = now.wave.as_ref().map(|wave| wave.group.clone()).unwrap_or_default();
-        tell(false, "WaveStarted", format!("Wave-{group}"), said);
+        tell(false, EventReason::WaveStarted, format!("Wave-{group}"), said);
     }
     events
 }

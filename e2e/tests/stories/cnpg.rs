@@ -7,11 +7,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use pgrouting_e2e::cluster::Cluster;
 use pgrouting_e2e::ledger::Ledger;
+use pgrouting_e2e::page::blocks;
 use pgrouting_e2e::pool::{Pool, restarts};
 use pgrouting_e2e::postgres::{Login, address_of, connect};
-use pgrouting_e2e::story::{SOON, Story};
+use pgrouting_e2e::story::{SOON, Story, merge};
 use pgrouting_e2e::wait::{Look, until};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test]
@@ -20,18 +21,7 @@ async fn cluster_of_cloudnativepg_fails_over_moves_and_grows_under_load() -> Res
     let (cluster, namespace) = (&story.cluster, story.namespace.as_str());
     start(&story).await?;
     let login = login(cluster, namespace).await?;
-    let spec = json!({
-        "backends": {"type": "Services", "services": {
-            "primary": {"name": "orders-rw"}, "replicas": {"name": "orders-ro"},
-        }},
-        "auth": {"type": "UserList", "users": [{"name": "orders-app"}]},
-        // The endpoints of Services are addresses, which its certificates do not name.
-        "tls": {"server": "VerifyCa", "serverCa": {"name": "orders-ca"}},
-        "rollout": {"stage": "Split", "mode": "Immediate"},
-        "pooling": {"checkoutTimeout": "60s"},
-        "proxy": {"resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}},
-    });
-    story.apply_pool("orders", &spec).await?;
+    story.apply(&from_page("The pool")?).await?;
     let pool = Pool::new(cluster, namespace, "orders");
     pool.wait_until_serving(60).await?;
     pool.wait_for_replicas(2).await?;
@@ -102,19 +92,16 @@ async fn start(story: &Story) -> Result<()> {
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "cnpg"},
         "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
     });
-    let orders = json!({
-        "apiVersion": "postgresql.cnpg.io/v1", "kind": "Cluster", "metadata": {"name": "orders"},
-        "spec": {
-            "instances": 3, "imageName": image, "imagePullPolicy": "Never", "postgresUID": 100, "postgresGID": 102,
-            "storage": {"storageClass": "cnpg", "size": "1Gi"},
-            "affinity": {"enablePodAntiAffinity": false},
-            "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
-            // What is acknowledged is on a standby, and the probe user sees timelines.
-            // The image comes without LLVM.
-            "postgresql": {"synchronous": {"method": "any", "number": 1}, "parameters": {"jit": "off"}},
-            "bootstrap": {"initdb": {"postInitApplicationSQL": ["GRANT pg_monitor TO app"]}},
-        },
-    });
+    let mut orders: Value = serde_yaml::from_str(&from_page("The cluster")?)?;
+    // What this cluster of one node needs; the image comes without LLVM.
+    let local = json!({"spec": {
+        "imageName": image, "imagePullPolicy": "Never", "postgresUID": 100, "postgresGID": 102,
+        "storage": {"storageClass": "cnpg"},
+        "affinity": {"enablePodAntiAffinity": false},
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+        "postgresql": {"parameters": {"jit": "off"}},
+    }});
+    merge(&mut orders, local);
     let all = json!({"apiVersion": "v1", "kind": "List", "items": volumes.chain([class, orders]).collect::<Vec<_>>()});
     // CloudNativePG tries once to make what it owns, and an API server learns of a new kind's owners only by and by.
     let owned = json!({
@@ -140,6 +127,13 @@ async fn start(story: &Story) -> Result<()> {
     })
     .await?;
     wait_for_instances(cluster, &story.namespace, 3).await
+}
+
+/// The manifest that docs/cloudnativepg.md has under a heading.
+fn from_page(heading: &str) -> Result<String> {
+    let mut all = blocks("cloudnativepg.md")?.into_iter();
+    let found = all.find(|block| block.heading == heading && block.language == "yaml");
+    Ok(found.with_context(|| format!("no manifest under {heading:?}"))?.text)
 }
 
 async fn remove_volumes(cluster: &Cluster) -> Result<()> {

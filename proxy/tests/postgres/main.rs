@@ -18,6 +18,7 @@ mod console_as_pgbouncer;
 mod console_commands;
 mod console_tables;
 mod copy_as_postgres;
+mod django;
 mod drain;
 mod driver;
 mod errors_as_postgres;
