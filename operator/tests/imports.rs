@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 60] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 61] = [
     ("names", &[], &[]),
     ("time", &[], &[]),
     ("position", &["time"], &["crds", "contract"]),
@@ -22,6 +22,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 60] = [
     ("fleet", &["images", "watches"], &["crds"]),
     ("resolve/files", &[], &["crds"]),
     ("resolve", &["dns", "names", "resolve/files"], &["crds", "contract"]),
+    ("named", &["lease", "resolve", "resolve/files"], &["crds"]),
     ("validate/tls", &["names", "certificates", "resolve", "resolve/files"], &["crds", "contract"]),
     ("validate/mirror", &["position", "validate/tls"], &["crds", "contract"]),
     ("validate", &["names", "position", "resolve", "validate/mirror", "validate/tls"], &["crds", "contract"]),
@@ -212,7 +213,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 60] = [
     ),
     (
         "controller",
-        &["names", "settings", "watches", "resolve", "apply", "memory", "controller/pass"],
+        &["names", "named", "settings", "watches", "resolve", "apply", "memory", "controller/pass"],
         &["crds"],
     ),
     ("installed", &["resolve"], &["crds"]),
