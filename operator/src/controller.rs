@@ -16,12 +16,14 @@ use kube::runtime::{PredicateConfig, WatchStreamExt as _, predicates, watcher};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use pgrouting_crds::spec::PgRoutingPool;
 use serde::de::DeserializeOwned;
-use tokio_stream::wrappers::WatchStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::OwnedStores;
 use crate::controller::pass::{Caches, NextLook, Operator, PassError, mark_unreadable, pass};
 use crate::memory::Memories;
+use crate::named::{self, Changed};
 use crate::names::{LABEL_INSTANCE, LABEL_MANAGED_BY, MANAGED_BY};
 use crate::resolve::{ResolveStores, uses_service};
 use crate::settings::WatchScope;
@@ -36,6 +38,8 @@ const DEBOUNCE: Duration = Duration::from_millis(30);
 const SYNC_PERIOD: Duration = Duration::from_millis(100);
 /// Pools that are worked on at once.
 const POOLS_AT_ONCE: u16 = 16;
+/// Changes of Secrets and ConfigMaps that wait to be acted on.
+const CHANGES_MAX: usize = 64;
 
 type GuardedPool = DeserializeGuard<PgRoutingPool>;
 
@@ -101,11 +105,23 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
     let became_leader = WatchStream::from_changes(context.operator.epoch.clone())
         .filter_map(|epoch| std::future::ready(epoch.map(|_| ())));
     let addresses_changed = WatchStream::from_changes(context.operator.dns.changes()).map(|_| ());
+    let (changes, changed) = mpsc::channel(CHANGES_MAX);
+    let named = named::run(
+        context.operator.client.clone(),
+        pools.clone(),
+        context.operator.epoch.clone(),
+        changes,
+        stop.clone(),
+    );
+    let users_of_object = {
+        let pools = pools.clone();
+        move |object: Changed| pools_naming(&pools, &object)
+    };
     let users_of_slice = {
         let pools = pools.clone();
         move |slice: EndpointSlice| pools_of_slice(&pools, &slice)
     };
-    Controller::for_stream(pool_changes, pools)
+    let controller = Controller::for_stream(pool_changes, pools)
         .with_config(Config::default().debounce(DEBOUNCE).concurrency(POOLS_AT_ONCE))
         .owns_stream(deployment_events.touched_objects())
         .owns_stream(service_events.touched_objects())
@@ -115,13 +131,14 @@ pub async fn run(operator: Operator, scope: WatchScope, stop: CancellationToken)
         .owns_stream(config_map_events.touched_objects())
         .watches_stream(pod_events.touched_objects(), |pod: Pod| pool_of_pod(&pod))
         .watches_stream(slice_events.touched_objects(), users_of_slice)
+        .watches_stream(ReceiverStream::new(changed).map(Ok), users_of_object)
         .reconcile_all_on(became_leader)
         .reconcile_all_on(addresses_changed)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(reconcile, on_error, context)
         // Errors are logged where the policy is chosen; an object that is gone is none.
-        .for_each(|_| std::future::ready(()))
-        .await;
+        .for_each(|_| std::future::ready(()));
+    futures::join!(controller, named);
 }
 
 /// Where the watches of one scope look.
@@ -160,6 +177,15 @@ fn pools_of_slice(pools: &Store<GuardedPool>, slice: &EndpointSlice) -> Vec<Obje
     let users = pools.state_filter(|pool| {
         pool.meta().namespace == slice.metadata.namespace
             && pool.0.as_ref().is_ok_and(|pool| uses_service(pool, service))
+    });
+    users.iter().map(|pool| ObjectRef::from_obj(&**pool)).collect()
+}
+
+fn pools_naming(pools: &Store<GuardedPool>, object: &Changed) -> Vec<ObjectRef<GuardedPool>> {
+    let Some(name) = object.metadata.name.as_deref() else { return Vec::new() };
+    let users = pools.state_filter(|pool| {
+        pool.meta().namespace == object.metadata.namespace
+            && pool.0.as_ref().is_ok_and(|pool| named::names(pool, name))
     });
     users.iter().map(|pool| ObjectRef::from_obj(&**pool)).collect()
 }

@@ -15,6 +15,7 @@ pub mod installed;
 pub mod lease;
 pub mod memory;
 pub mod metrics;
+pub mod named;
 pub mod names;
 pub mod observe;
 pub mod position;

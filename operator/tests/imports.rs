@@ -22,6 +22,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 61] = [
     ("fleet", &["images", "watches"], &["crds"]),
     ("resolve/files", &[], &["crds"]),
     ("resolve", &["dns", "names", "resolve/files"], &["crds", "contract"]),
+    ("named", &["lease", "resolve", "resolve/files"], &["crds"]),
     ("validate/tls", &["names", "certificates", "resolve", "resolve/files"], &["crds", "contract"]),
     ("validate/mirror", &["position", "validate/tls"], &["crds", "contract"]),
     ("validate", &["names", "position", "resolve", "validate/mirror", "validate/tls"], &["crds", "contract"]),
@@ -214,7 +215,7 @@ const MAY_IMPORT: [(&str, &[&str], &[&str]); 61] = [
     ),
     (
         "controller",
-        &["names", "settings", "watches", "resolve", "apply", "memory", "controller/pass"],
+        &["names", "named", "settings", "watches", "resolve", "apply", "memory", "controller/pass"],
         &["crds"],
     ),
     ("installed", &["resolve"], &["crds"]),
