@@ -34,6 +34,10 @@ pub enum EventReason {
     ServerIn,
     /// Copies are sent again.
     MirrorRunning,
+    /// Clients are held back.
+    TrafficPaused,
+    /// Clients are served again.
+    TrafficResumed,
     /// The rollout begins an attempt.
     AttemptStarted,
     /// The pool has moved to another stage.
@@ -70,6 +74,8 @@ impl EventReason {
             Self::ServerOut => "ServerOut",
             Self::ServerIn => "ServerIn",
             Self::MirrorRunning => "MirrorRunning",
+            Self::TrafficPaused => "TrafficPaused",
+            Self::TrafficResumed => "TrafficResumed",
             Self::AttemptStarted => "AttemptStarted",
             Self::StageAdvanced => "StageAdvanced",
             Self::StepAdvanced => "StepAdvanced",
@@ -139,13 +145,13 @@ fn traffic_changed(before: Option<&PgRoutingPoolStatus>, after: &PgRoutingPoolSt
     let condition = find(after, "TrafficOpen")?;
     let known = before.and_then(|status| find(status, "TrafficOpen"))?;
     let reason = match (known.status, condition.status) {
-        (ConditionStatus::True, ConditionStatus::False) => "TrafficPaused",
-        (ConditionStatus::False, ConditionStatus::True) => "TrafficResumed",
+        (ConditionStatus::True, ConditionStatus::False) => EventReason::TrafficPaused,
+        (ConditionStatus::False, ConditionStatus::True) => EventReason::TrafficResumed,
         (_, _) => return None,
     };
     Some(PoolEvent {
         is_warning: false,
-        reason: reason.to_owned(),
+        reason: reason.as_str().to_owned(),
         action: "Traffic".to_owned(),
         note: condition.message.clone(),
     })

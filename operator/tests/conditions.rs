@@ -93,12 +93,23 @@ fn arms(file: &str, begin: &str) -> BTreeMap<String, String> {
     let text = read(&format!("operator/src/{file}"));
     let body = text.split_once(begin).unwrap().1.split_once("\n}\n").unwrap().0;
     let arms = body.lines().filter_map(|line| {
-        let (variant, word) = line.trim().strip_prefix("Self::")?.split_once(" => \"")?;
-        Some((variant.to_owned(), word.trim_end_matches("\",").to_owned()))
+        let (variant, word) = line.trim().strip_prefix("Self::")?.split_once(" => ")?;
+        let word = word.trim_end_matches(',');
+        let word = word
+            .strip_prefix('"')
+            .map_or_else(|| constant(word), |word| Some(word.trim_end_matches('"').to_owned()));
+        Some((variant.to_owned(), word?))
     });
     let arms: BTreeMap<_, _> = arms.collect();
     assert!(arms.len() > 5, "{begin} has no words any more");
     arms
+}
+
+/// The text of a constant, where one is meant.
+fn constant(name: &str) -> Option<String> {
+    let images = read("operator/src/images.rs");
+    let value = images.split_once(&format!("const {name}: &str = \""))?.1;
+    Some(value.split_once('"')?.0.to_owned())
 }
 
 /// The reasons that stand for gates.
