@@ -107,7 +107,8 @@ fn autoscalers_find_replicas_and_selector() {
 fn nothing_is_nullable_and_the_file_is_small_enough_to_apply() {
     let text = definition_yaml().unwrap();
     assert!(!text.contains("nullable"));
-    assert!(text.len() < 100_000, "{} bytes", text.len());
+    // `kubectl apply` keeps all of it in an annotation, of which there may be 256 KiB.
+    assert!(text.len() < 200_000, "{} bytes", text.len());
 }
 
 #[test]

@@ -161,12 +161,13 @@ fn effect(spec: &Value) -> Value {
         pool.spec.backends.dns
     );
     let built = match build(&pool, &refs, &at_target(&pool), &images.image).unwrap() {
-        Ok((_, objects)) => json!({
+        Ok((validated, objects)) => json!({
             "document": objects.document.config,
             "users": objects.users,
             "serviceAccount": objects.service_account,
             "services": objects.services,
             "budget": objects.disruption_budget,
+            "networkPolicy": network_policy(&validated, "operators"),
             "deployment": objects.deployment,
         }),
         Err(verdict) => json!(format!("{verdict:?}")),
