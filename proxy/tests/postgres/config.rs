@@ -337,6 +337,23 @@ fn paused_traffic_waits_and_goes_on() {
     assert_eq!(waiting.ready().column(), ["after the pause"]);
 }
 
+/// A pause outlives the process: whoever comes to a new one waits before its first ReadyForQuery, which needs what a server
+/// says of itself, for longer than a login or a wait for a connection may take.
+#[test]
+fn proxy_that_starts_while_traffic_is_paused_holds_clients_until_it_is_over() {
+    let database = Database::create();
+    let mut config = pool_of(2);
+    config.pooling.traffic = Traffic::Paused;
+    config.pooling.checkout_timeout = DurationText::from_millis(200);
+    config.pooling.client_login_timeout = DurationText::from_secs(1);
+    let mut proxy = Proxy::start(config);
+    let login = proxy.login(&database);
+    let client = std::thread::spawn(move || login.connect().column("SELECT 'after the pause'"));
+    proxy.await_waiting(1);
+    proxy.change(|config| config.pooling.traffic = Traffic::Open);
+    assert_eq!(client.join().unwrap(), ["after the pause"]);
+}
+
 #[test]
 fn a_server_that_is_removed_ends_nobody_in_a_transaction() {
     let database = Database::create();
