@@ -31,11 +31,13 @@ CLIENTS = [1, 16, 64]
 CONNECT_CLIENTS = 16
 APART_CLIENTS = 16
 REFERENCES = ["pgbouncer", "haproxy"]
-PEERS = ["direct", "haproxy", "pgbouncer", "pgpool", "pgpool-split"]
+PEER_TLS = "pgbouncer-tls"
+PEERS = ["direct", "haproxy", "pgbouncer", "pgpool", "pgpool-split", PEER_TLS]
 OURS = "pgrouting"
 OURS_SPLIT = "pgrouting-split"
 OURS_MIRROR = "pgrouting-mirror"
-ALL_TARGETS = [*PEERS, OURS, OURS_SPLIT, OURS_MIRROR]
+OURS_TLS = "pgrouting-tls"
+ALL_TARGETS = [*PEERS, OURS, OURS_TLS, OURS_SPLIT, OURS_MIRROR]
 STANDBYS = 2
 
 
@@ -121,6 +123,8 @@ def plan(parser, args):
         and rounds >= 3 and seconds >= 1 and args.idle_clients >= 1000 and args.connect_clients > 0
     )
     ours = [catalogue.Pgrouting(variant, args.workers) for variant in variants]
+    if OURS_TLS in names:
+        ours.append(catalogue.PgroutingTls(catalogue.Variant(OURS, args.pgrouting_bin), args.workers))
     if OURS_SPLIT in names:
         split = catalogue.PgroutingSplit(catalogue.Variant(OURS, args.pgrouting_bin), args.workers)
         ours.append(split)
@@ -140,7 +144,7 @@ def plan(parser, args):
         rounds=rounds, seconds=seconds, scale=args.scale,
         targets=targets,
         is_full=is_full, out=args.out or (HERE if is_full else SCRATCH),
-        references=REFERENCES + ([OURS] if OURS in names and (len(ours) > 1 or args.crowd) else []),
+        references=REFERENCES + ([PEER_TLS] if PEER_TLS in names else []) + ([OURS] if OURS in names and (len(ours) > 1 or args.crowd) else []),
         command=shlex.join(["bench/run.py", *sys.argv[1:]]),
         date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), commit=machine.commit(),
         facts=machine.machine_facts() + machine.version_facts() + [fact_of(target) for target in ours],
@@ -238,7 +242,8 @@ def one_cell(run, workspace, server, found, number, index, cell):
             target.begin_cell()
             try:
                 metrics = load.run_cell(
-                    cell, run.seconds, server.libpq(target.port), target.pid, server.started.pid, workspace.root,
+                    cell, run.seconds, {**server.libpq(target.port), **target.client_environment}, target.pid,
+                    server.started.pid, workspace.root,
                 )
             finally:
                 target.end_cell()

@@ -50,6 +50,8 @@ class Target:
     needs_standbys = False
     # Clients that are logged in beside those of pgbench, and idle.
     crowd = 0
+    # What pgbench's environment has for it.
+    client_environment = {}
 
     def __init__(self):
         self.label = self.label or self.name
@@ -212,6 +214,41 @@ def pgbouncer_keeps_prepared():
     return bool(version) and (int(version[1]), int(version[2])) >= (1, 21)
 
 
+class OverTls:
+    """A target with TLS to its clients, which must use it: a certificate of a P-256 key that is made for the run."""
+
+    protocols = frozenset({"simple", CONNECT})
+    client_environment = {"PGSSLMODE": "require"}
+
+    @staticmethod
+    def certificate(workspace, folder):
+        """The files of a certificate and of its key."""
+        certificate, key = (workspace.path(f"{folder}.{end}") for end in ("crt", "key"))
+        workspace.run([
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1",
+            "-subj", "/CN=localhost", "-keyout", key, "-out", certificate,
+        ])
+        return certificate, key
+
+
+class PgbouncerTls(OverTls, Pgbouncer):
+    """PgBouncer with TLS to its clients."""
+
+    name = "pgbouncer-tls"
+    label = "pgbouncer, TLS to clients"
+
+    def __init__(self):
+        super().__init__(protocols=OverTls.protocols)
+
+    def prepare(self, workspace, folder, server, limits):
+        argv, environment = super().prepare(workspace, folder, server, limits)
+        certificate, key = self.certificate(workspace, folder)
+        with open(argv[-1], "a", encoding="utf-8") as config:
+            # Clear text is let in too, for the login that looks whether it serves.
+            config.write(f"client_tls_sslmode = allow\nclient_tls_cert_file = {certificate}\nclient_tls_key_file = {key}\n")
+        return argv, environment
+
+
 class Pgpool(Target):
     """Pgpool-II that only keeps connections. It has a process and a server connection for each client."""
 
@@ -370,6 +407,26 @@ class Pgrouting(Target):
         return document
 
 
+class PgroutingTls(OverTls, Pgrouting):
+    """The same build with TLS to its clients."""
+
+    def __init__(self, variant, workers):
+        super().__init__(variant, workers)
+        self.name = f"{variant.name}-tls"
+        self.label = f"{variant.name}, TLS to clients"
+        self.files = None
+
+    def prepare(self, workspace, folder, server, limits):
+        self.files = self.certificate(workspace, folder)
+        return super().prepare(workspace, folder, server, limits)
+
+    def document(self, server, limits):
+        certificate, key = self.files
+        document = super().document(server, limits)
+        document["tls"] = {"client": {"mode": "Allow", "certificateFile": certificate, "keyFile": key}}
+        return document
+
+
 class PgroutingSplit(Pgrouting):
     """The same build at the stage Split, with two standbys."""
 
@@ -516,4 +573,4 @@ def standard_targets():
             Pgbouncer(protocols=EVERY_PROTOCOL - {"prepared"}),
             Pgbouncer(mode="session", protocols=frozenset({"prepared"})),
         ]
-    return [Direct(), Haproxy(), *bouncers, Pgpool(), PgpoolSplit()]
+    return [Direct(), Haproxy(), *bouncers, Pgpool(), PgpoolSplit(), PgbouncerTls()]
