@@ -49,11 +49,29 @@ prepare_prometheus() {
   export PROMETHEUS
 }
 
+# The definitions of the Prometheus operator, for stories that apply its kinds.
+prepare_monitoring() {
+  MONITORING_DEFINITIONS=$(e2e/cluster/monitoring.sh)
+  export MONITORING_DEFINITIONS
+}
+
+# The programs under another tag, as the version before.
+prepare_upgrade() {
+  local version name
+  version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+  for name in operator proxy; do
+    "$STATE/bin/ctr" -a "$SOCKET" -n k8s.io images tag --force "localhost/pgrouting-$name:$version" \
+      "localhost/pgrouting-$name:before" >/dev/null
+  done
+}
+
 # Built outside the namespace, which leads nowhere.
 cd "$root"
 case " ${stories[*]} " in *' cnpg '*) prepare_cnpg ;; esac
 case " ${stories[*]} " in *' fleet '*) prepare_fleet ;; esac
-case " ${stories[*]} " in *' rollout_external '*) prepare_prometheus ;; esac
+case " ${stories[*]} " in *' rollout_external '* | *' monitoring '*) prepare_prometheus ;; esac
+case " ${stories[*]} " in *' chart_values '* | *' monitoring '*) prepare_monitoring ;; esac
+case " ${stories[*]} " in *' upgrade '*) prepare_upgrade ;; esac
 cargo test --locked -p pgrouting-e2e --test stories --no-run --message-format=json >"$STATE/tests.json"
 program=$(jq -r 'select(.executable != null and .target.name == "stories") | .executable' "$STATE/tests.json")
 cargo build --locked -p pgrouting-kubectl --message-format=json >"$STATE/plugin.json"

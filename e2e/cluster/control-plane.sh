@@ -4,12 +4,13 @@
 control_plane_up() {
   local pki=$STATE/pki
   cat >"$STATE/audit-policy.yaml" <<'YAML'
-# One line a write, without bodies: enough to count who writes what.
+# One line a write, without bodies: enough to count who writes what. And one a Secret that is read, or was to be.
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
 - {level: Metadata, verbs: [create, update, patch, delete, deletecollection]}
+- {level: Metadata, verbs: [get], resources: [{group: "", resources: [secrets]}]}
 - {level: None}
 YAML
   # Nothing here outlives the machine, so etcd need not wait for the disk.

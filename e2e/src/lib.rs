@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod faults;
 pub mod ledger;
 pub mod load;
+pub mod monitoring;
 pub mod page;
 pub mod pgbench;
 pub mod pool;

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::chart::{Release, render};
 use crate::cluster::Cluster;
 use crate::pool::Pool;
 use crate::postgres::{Login, Postgres};
+use crate::wait::{Look, until};
 
 /// Everything that most stories need.
 pub struct Story {
@@ -75,6 +77,24 @@ impl Story {
         let name = "crd/pgroutingpools.pgrouting.dev";
         self.cluster.kubectl(&["wait", "--for=condition=Established", name, "--timeout=30s"]).await?;
         Ok(())
+    }
+
+    /// Removes the definition, for stories in which a release brings it. All pools go with it.
+    ///
+    /// # Errors
+    /// When it does not go.
+    pub async fn remove_definition(&self) -> Result<()> {
+        let definitions = Api::<CustomResourceDefinition>::all(self.cluster.client.clone());
+        if definitions.get_opt(DEFINITION).await?.is_some() {
+            definitions.delete(DEFINITION, &DeleteParams::default()).await?;
+        }
+        until("the definition is gone", SOON, || async {
+            Ok(match definitions.get_opt(DEFINITION).await? {
+                None => Look::Done(()),
+                Some(_) => Look::NotYet("it is still there".to_owned()),
+            })
+        })
+        .await
     }
 
     /// Writes the login into a Secret of the namespace.
@@ -155,6 +175,9 @@ pub fn merge(into: &mut Value, from: Value) {
         (into, from) => *into = from,
     }
 }
+
+/// The name of the definition of PgRoutingPool.
+pub const DEFINITION: &str = "pgroutingpools.pgrouting.dev";
 
 /// The longest that a story waits for something that should take a second or two on an idle machine.
 pub const SOON: Duration = Duration::from_secs(30);

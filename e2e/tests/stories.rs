@@ -5,6 +5,8 @@
 mod bad_edit;
 #[path = "stories/cancel.rs"]
 mod cancel;
+#[path = "stories/chart_values.rs"]
+mod chart_values;
 #[path = "stories/cnpg.rs"]
 mod cnpg;
 #[path = "stories/delete.rs"]
@@ -23,12 +25,18 @@ mod install;
 mod leader;
 #[path = "stories/mirror.rs"]
 mod mirror;
+#[path = "stories/monitoring.rs"]
+mod monitoring;
 #[path = "stories/operator_gone.rs"]
 mod operator_gone;
 #[path = "stories/password.rs"]
 mod password;
 #[path = "stories/plugin.rs"]
 mod plugin;
+#[path = "stories/releases.rs"]
+mod releases;
+#[path = "stories/rights.rs"]
+mod rights;
 #[path = "stories/rollout.rs"]
 mod rollout;
 #[path = "stories/rollout_external.rs"]

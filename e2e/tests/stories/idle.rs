@@ -39,8 +39,8 @@ fn writes(namespace: &str) -> Result<Vec<String>> {
     for line in whole.lines() {
         let event: Value = serde_json::from_str(line)?;
         let name = event["user"]["username"].as_str().unwrap_or_default();
-        if name.starts_with(&user) {
-            let (verb, uri) = (event["verb"].as_str(), event["requestURI"].as_str());
+        let (verb, uri) = (event["verb"].as_str(), event["requestURI"].as_str());
+        if name.starts_with(&user) && verb != Some("get") {
             writes.push(format!("{} {}", verb.unwrap_or_default(), uri.unwrap_or_default()));
         }
     }

@@ -3,20 +3,18 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::DeleteParams;
-use pgrouting_e2e::cluster::root;
+use pgrouting_e2e::cluster::{root, run};
 use pgrouting_e2e::pgbench::{clean_runs, pgbench};
 use pgrouting_e2e::pool::Pool;
-use pgrouting_e2e::story::{SOON, Story};
+use pgrouting_e2e::story::{DEFINITION, SOON, Story};
 use pgrouting_e2e::wait::{Look, until};
 
 #[tokio::test]
 async fn install_then_pool_then_pgbench_through_the_service() -> Result<()> {
     let story = Story::set("install").await?;
-    remove_definition(&story).await?;
+    story.remove_definition().await?;
 
     let notes = story.release.apply("install", &[]).await?;
-    ensure!(notes.contains("kubectl get pgrp"), "the notes do not say what is next: {notes}");
     let definitions = Api::<CustomResourceDefinition>::all(story.cluster.client.clone());
     definitions.get(DEFINITION).await.context("the chart brings the definition")?;
 
@@ -27,22 +25,31 @@ async fn install_then_pool_then_pgbench_through_the_service() -> Result<()> {
     columns_say_how_the_pool_is(&story, &pool.name).await?;
     run_pgbench(&story, &pool.name).await?;
 
+    story.cluster.kubectl(&["-n", &story.namespace, "delete", "pgrp", &pool.name]).await?;
+    notes_are_commands_that_work(&story, &notes).await?;
     story.end().await
 }
 
-/// The install story is told on a cluster without the definition, as the first of all.
-async fn remove_definition(story: &Story) -> Result<()> {
-    let definitions = Api::<CustomResourceDefinition>::all(story.cluster.client.clone());
-    if definitions.get_opt(DEFINITION).await?.is_some() {
-        definitions.delete(DEFINITION, &DeleteParams::default()).await?;
-    }
-    until("the definition is gone", SOON, || async {
-        Ok(match definitions.get_opt(DEFINITION).await? {
-            None => Look::Done(()),
-            Some(_) => Look::NotYet("it is still there".to_owned()),
-        })
-    })
-    .await
+/// Runs the chart's notes as the script that they are, with the places filled in that only a user knows.
+async fn notes_are_commands_that_work(story: &Story, notes: &str) -> Result<()> {
+    let (_, notes) = notes.split_once("NOTES:\n").context("no notes")?;
+    let known = [
+        ("ROLE", story.login.user.as_str()),
+        ("PASSWORD", &story.login.password),
+        ("HOST-OF-A", "pg-a"),
+        ("HOST-OF-B", "pg-b"),
+    ];
+    let filled = known.iter().fold(notes.to_owned(), |text, (place, value)| text.replace(place, value));
+    let script = format!("set -e\n{filled}");
+    // The README's Secret has that name, too.
+    story
+        .cluster
+        .kubectl(&["-n", &story.namespace, "delete", "secret", "orders-app", "--ignore-not-found"])
+        .await?;
+    let log = run("bash", &["-s"], &script).await.with_context(|| script.clone())?;
+    println!("{log}");
+    ensure!(log.contains("condition met") && log.contains("PoolingOnly"), "{log}");
+    Ok(())
 }
 
 /// The first manifest of a pool in README.md.
@@ -102,5 +109,3 @@ async fn run_pgbench(story: &Story, host: &str) -> Result<()> {
     assert_eq!(clean_runs(&log), 3, "{log}");
     Ok(())
 }
-
-const DEFINITION: &str = "pgroutingpools.pgrouting.dev";
