@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// In the order of the path from the custom resource to its status. A step knows its earlier steps only; a child never
 /// imports its face.
-const MAY_IMPORT: [(&str, &[&str], &[&str]); 61] = [
+const MAY_IMPORT: [(&str, &[&str], &[&str]); 62] = [
     ("names", &[], &[]),
     ("time", &[], &[]),
     ("position", &["time"], &["crds", "contract"]),
