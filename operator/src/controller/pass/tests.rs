@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::certificates::AdminCertificates;
+use crate::desired::network_policy::network_policy;
 use crate::fixtures::{IMAGE, at, at_target, refs};
 use crate::position::Ladder;
 use crate::resolve::files::referenced_files;
@@ -161,15 +162,30 @@ fn effect(spec: &Value) -> Value {
         pool.spec.backends.dns
     );
     let built = match build(&pool, &refs, &at_target(&pool), &images.image).unwrap() {
-        Ok((validated, objects)) => json!({
-            "document": objects.document.config,
-            "users": objects.users,
-            "serviceAccount": objects.service_account,
-            "services": objects.services,
-            "budget": objects.disruption_budget,
-            "networkPolicy": network_policy(&validated, "operators"),
-            "deployment": objects.deployment,
-        }),
+        Ok((validated, objects)) => {
+            // A new kind of object is to be named here too. The admin API's certificates are made of no field.
+            let DesiredObjects {
+                document,
+                config_map: _,
+                admin: _,
+                users,
+                service_account,
+                services,
+                disruption_budget,
+                network_policy: _,
+                deployment,
+            } = objects;
+            let network_policy = network_policy(&validated, "pgrouting-system");
+            json!([
+                document.config,
+                users,
+                service_account,
+                services,
+                disruption_budget,
+                network_policy,
+                deployment,
+            ])
+        }
         Err(verdict) => json!(format!("{verdict:?}")),
     };
     let entered = enter(None, None, &pool.spec, at(0));
