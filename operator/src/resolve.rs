@@ -134,7 +134,7 @@ pub struct EndpointServer {
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
     /// It answered with an error.
-    #[error("cannot read {kind} {name}: {source}")]
+    #[error("cannot read {kind} {name}: {}", said(source))]
     Api {
         /// What was read.
         kind: &'static str,
@@ -151,6 +151,14 @@ pub enum ResolveError {
         /// Which one.
         name: String,
     },
+}
+
+/// The API server's own words, where there are any.
+fn said(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
 }
 
 impl ResolveError {

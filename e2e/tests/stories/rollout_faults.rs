@@ -151,49 +151,6 @@ async fn diverging_mirror_is_rolled_back_and_the_split_stays() -> Result<()> {
     story.end().await
 }
 
-/// Case 230: from PoolingOnly to Mirror goes by Split, and the way back leaves no connection on the mirror.
-#[tokio::test]
-async fn walk_to_the_mirror_passes_through_split_and_its_end_leaves_nothing_there() -> Result<()> {
-    let story = Story::begin("rollout-stages").await?;
-    let mirror = start_mirror(&story).await?;
-    let mut spec = spec();
-    let step = json!([{"percent": 100, "soak": "5s"}]);
-    spec["rollout"]["splitSteps"] = step.clone();
-    spec["rollout"]["mirrorSteps"] = step;
-    // What is told here is the order of stages; the limits of these two are of a quiet machine.
-    spec["rollout"]["gates"] = json!({"latencyP99": {"mode": "DryRun"}, "mirrorImpact": {"mode": "DryRun"}});
-    spec["mirror"] = json!({"target": {"host": "pg-a", "database": MIRROR}});
-    let pool = story.pool("orders", &["pg-a", "pg-b", "pg-c"], spec).await?;
-    let load = Faults::start(&story.postgres, &story.login, &pool.address("").await?, 12).await?;
-
-    pool.patch(json!({"rollout": {"stage": "Mirror"}})).await?;
-    pool.wait_for_share(Stage::Mirror, 100, 120).await?;
-    let rollout = pool.rollout().await?;
-    let moves: Vec<_> = rollout.history.iter().map(|made| (made.from.as_str(), made.to.as_str())).collect();
-    println!("{moves:?}");
-    assert_eq!(moves, [("Split 100 %", "Mirror 100 %"), ("PoolingOnly", "Split 100 %")]);
-    let judged: Vec<_> = rollout.gates.iter().map(|gate| (gate.name.as_str(), gate.verdict)).collect();
-    assert!(!judged.is_empty(), "each gate is in the status: {judged:?}");
-    let connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                       AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
-    until("copies are run", Duration::from_secs(60), || async {
-        let count: i64 = mirror.query_one(connections, &[]).await?.get(0);
-        Ok(if count > 0 { Look::Done(()) } else { Look::NotYet("nobody is connected".to_owned()) })
-    })
-    .await?;
-
-    pool.patch(json!({"rollout": {"stage": "PoolingOnly"}})).await?;
-    until("nobody is connected to the mirror", Duration::from_secs(60), || async {
-        let count: i64 = mirror.query_one(connections, &[]).await?.get(0);
-        Ok(if count == 0 { Look::Done(()) } else { Look::NotYet(format!("{count} are")) })
-    })
-    .await?;
-    let rollout = pool.rollout().await?;
-    assert_eq!((rollout.stage, rollout.split_percent, rollout.mirror_percent), (Stage::PoolingOnly, 0, 0));
-    load.stop().await;
-    story.end().await
-}
-
 #[tokio::test]
 async fn recovery_that_cancels_reads_is_seen_by_what_the_primary_runs_again() -> Result<()> {
     let story = Story::begin("rollout-conflicts").await?;

@@ -41,6 +41,8 @@ use crate::status::{StatusError, forbidden, read, status, unreadable, write, wri
 use crate::validate::{InvalidSpec, SpecFault, ValidatedPool, validate};
 use crate::watches::WatchHealth;
 
+/// How soon to try again what the operator may not do. An edit is tried at once.
+const FORBIDDEN_PERIOD: Duration = Duration::from_secs(30);
 /// How often the proxies are asked while gates are judged.
 const JUDGING_PERIOD: Duration = Duration::from_secs(2);
 
@@ -377,7 +379,7 @@ async fn blocked(
     let before = memory.written.clone().or_else(|| pool.status.clone());
     let after = forbidden(before.as_ref(), &error.to_string(), pool.metadata.generation, Timestamp::now());
     store_status(pool, operator, memory, before, after).await?;
-    Ok(NextLook::After(memory.next_look(false)))
+    Ok(NextLook::After(FORBIDDEN_PERIOD))
 }
 
 /// Step 7.

@@ -57,7 +57,7 @@ fn ladder_has_each_step_up_to_the_limit() {
     assert_eq!(places(&limited)[4..], ["Mirror 10 %"]);
 }
 
-/// Case 230: no stage is skipped on the way forward, and back is at once.
+/// Case 230, but for the connections on the mirror: no stage is skipped on the way forward, and back is at once.
 #[test]
 fn forward_is_never_at_once_and_back_always() {
     let to_split = spec("stage: Split", "");
