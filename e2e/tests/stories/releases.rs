@@ -32,35 +32,20 @@ async fn each_operator_keeps_its_own_namespace() -> Result<()> {
     }
 
     let pool = story.pool("orders", &["pg-a"], json!({"proxy": {"replicas": 1}})).await?;
-    let one = || async {
+    let keeper = || async {
         let mut keepers = Vec::new();
         for (_, namespace) in releases {
             if knows_a_pool(&story, namespace).await? {
                 keepers.push(namespace);
             }
         }
-        anyhow::Ok(keepers)
+        let is_its_own = keepers == [story.namespace.as_str()];
+        anyhow::Ok(if is_its_own { Look::Done(()) } else { Look::NotYet(format!("{keepers:?}")) })
     };
-    until("its own operator knows the pool", SOON, || async {
-        let keepers = one().await?;
-        Ok(if keepers == [story.namespace.as_str()] {
-            Look::Done(())
-        } else {
-            Look::NotYet(format!("{keepers:?}"))
-        })
-    })
-    .await?;
+    until("its own operator knows the pool", SOON, keeper).await?;
     pool.patch(json!({"pooling": {"checkoutTimeout": "6s"}})).await?;
     pool.wait_until_serving(30).await?;
-    throughout("no other operator takes the pool up", SOON / 3, || async {
-        let keepers = one().await?;
-        Ok(if keepers == [story.namespace.as_str()] {
-            Look::Done(())
-        } else {
-            Look::NotYet(format!("{keepers:?}"))
-        })
-    })
-    .await?;
+    throughout("no other operator takes the pool up", SOON / 3, keeper).await?;
 
     // An operator that cannot be installed twice under one name says so.
     let folder = folder();

@@ -145,25 +145,29 @@ impl ServerPool {
     /// Takes a connection back: hands it to whoever waits, keeps it, or closes it.
     pub(super) fn give_back(self: &Arc<Self>, mut connection: Box<ServerConnection>) {
         let mut state = self.lock();
-        let identity = Arc::clone(&connection.identity);
         let is_kept = !state.is_retired
             && state.open <= state.limits.connections_max
-            && state.shares.is_within(&identity.user)
-            && state.is_fit(&identity.database, connection.opened_at)
+            && state.shares.is_within(&connection.identity.user)
+            && state.is_fit(&connection.identity.database, connection.opened_at)
             && !state.is_old(&connection)
-            && !state.is_emptied(&identity.database);
+            && !state.is_emptied(&connection.identity.database);
         if !is_kept {
             drop(state);
+            let identity = Arc::clone(&connection.identity);
             connection.close();
             self.slot_freed(&identity);
             return;
         }
         connection.idle_since = state.sweeps;
         connection.was_idle_long = false;
-        let waiter = if state.waiters.is_empty() { None } else { state.next_for(connection.home, &identity) };
+        let waiter = if state.waiters.is_empty() {
+            None
+        } else {
+            state.next_for(connection.home, &connection.identity)
+        };
         match waiter {
             None => state.shelf.put(connection),
-            Some(waiter) if waiter.identity.id == identity.id => {
+            Some(waiter) if waiter.identity.id == connection.identity.id => {
                 drop(state);
                 let grant = Grant::Connection(Lease::new(Arc::clone(self), connection));
                 // Whoever gave up in this moment hands it back, for the next in line.
@@ -172,7 +176,7 @@ impl ServerPool {
                 }
             }
             Some(waiter) => {
-                state.shares.take(&identity.user);
+                state.shares.take(&connection.identity.user);
                 state.shares.add(&waiter.identity.user);
                 drop(state);
                 connection.close();
